@@ -1,0 +1,98 @@
+"""What a step found: cells, figures and evidence. The stages write these; journal, reports and history read them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class State(StrEnum):
+    """The life of a step and of each of its cells. Nothing is *done*: it is verified, by evidence."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    VERIFYING = "verifying"
+    VERIFIED = "verified"
+    FAILED = "failed"
+    INCONCLUSIVE = "inconclusive"
+    SKIPPED = "skipped"
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing follows."""
+        return self in {State.VERIFIED, State.FAILED, State.INCONCLUSIVE, State.SKIPPED}
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Evidence(_Record):
+    """One observation that a verdict rests on: what was asked, what was observed, when (UTC, ISO 8601)."""
+
+    asked: str
+    observed: str
+    time: str
+
+
+class Figure(_Record):
+    """A number with all that is needed to believe it.
+
+    ``name`` is dotted (``tpot.p50``, ``gemm.time``); ``unit`` is one of s, ms, us, tok/s, req/s, GB/s,
+    TFLOP/s, ratio, count, B, W, C. ``spread`` is a standard deviation in the same unit over ``samples``;
+    ``low`` and ``high`` are a 95 % interval where one was computed.
+    """
+
+    name: str
+    value: float
+    unit: str
+    samples: int = 1
+    spread: float | None = None
+    low: float | None = None
+    high: float | None = None
+    formula: str = ""
+
+
+class Cell(_Record):
+    """One planned measurement: a concurrency, a GEMM shape × tokens, a message size × protocol.
+
+    ``id`` is stable and readable (``concurrency=8``; ``w13/M=8/marlin``), unique in its step. ``axes``
+    are what vary; ``detail`` is whatever the stage keeps beside the figures.
+    """
+
+    id: str
+    axes: dict[str, str | int | float] = Field(default_factory=dict)
+    state: State = State.PENDING
+    reason: str = ""
+    figures: tuple[Figure, ...] = ()
+    detail: dict[str, Any] = Field(default_factory=dict)
+
+    def figure(self, name: str) -> Figure | None:
+        """Return the figure of that name, or None."""
+        return next((figure for figure in self.figures if figure.name == name), None)
+
+
+class Artifact(_Record):
+    """A file in the run's folder, by relative path, with what proves that it is whole."""
+
+    path: str
+    size: int
+    sha256: str
+    kind: str = ""
+
+
+class StepResult(_Record):
+    """What a stage says of one step."""
+
+    stage: str
+    state: State
+    reason: str = ""
+    cells: tuple[Cell, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    environment: dict[str, Any] = Field(default_factory=dict)
+    profiled: bool = False
+    """Profiled numbers are slow numbers: they never enter history as performance."""
+    detail: dict[str, Any] = Field(default_factory=dict)
