@@ -1,0 +1,174 @@
+"""What the user writes in a playbook: phases, steps, and the options of each stage."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from opsctl.playbook.models import Model
+from opsctl.quantities import Duration, Size
+
+NOTHING = "nothing"
+
+
+class ServingBenchmark(Model):
+    """Load on the model server, as `vllm bench serve` defines its figures."""
+
+    concurrency: tuple[int, ...] = ()
+    """Closed loop: requests in flight, one cell each."""
+    request_rate: tuple[float, ...] = ()
+    """Open loop: requests a second (Poisson arrivals), one cell each."""
+    input_tokens: int = Field(default=1024, ge=1)
+    output_tokens: int = Field(default=256, ge=1)
+    requests: int | None = Field(default=None, ge=1)
+    """Requests in a round; default: 4 × concurrency, at least 8."""
+    duration: Duration | None = None
+    """A round lasts this long, instead of a count."""
+    warmup_requests: int = Field(default=2, ge=0)
+    rounds: int = Field(default=3, ge=1)
+    seed: int = 0
+    """Seed of the arrival times. Prompts are unique per request and per run, whatever the seed."""
+    slo: dict[str, Duration] = Field(default_factory=dict)
+    """Goodput: limits such as {ttft: 2s, tpot: 0.05s}."""
+    request_limit: Duration = 10 * 60.0
+    limit: Duration = 60 * 60.0
+
+
+class Profile(Model):
+    """Capture torch.profiler traces of steady decode, and verify that they are whole."""
+
+    warmup_requests: int = Field(default=3, ge=0)
+    windows: int = Field(default=3, ge=1)
+    requests: int = Field(default=5, ge=1)
+    """Requests in a window, for each unit of concurrency."""
+    input_tokens: int = Field(default=128, ge=1)
+    output_tokens: int = Field(default=32, ge=2)
+    concurrency: tuple[int, ...] = (1,)
+    with_: Literal["torch", "nsys"] = "torch"
+    flush_limit: Duration = 45 * 60.0
+    """/stop_profile has no limit of its own; 20 minutes were seen."""
+    fetch: Literal["all", "rank0", "none"] = "all"
+    """Which trace files are fetched to the controller; all are analysed on the host."""
+    limit: Duration = 3 * 60 * 60.0
+
+
+class Gemm(Model):
+    """Matrix products at the model's exact shapes."""
+
+    model: str = "served"
+    """kimi-k2.5, or `served`: the served model's own config.json, or a path to a config.json on the host."""
+    tensor_parallel: int | None = Field(default=None, ge=1)
+    expert_parallel: int = Field(default=1, ge=1)
+    tokens: tuple[int, ...] = (1, 8, 32)
+    ops: tuple[str, ...] = ()
+    """Only these operations; default: all of the model's."""
+    backends: tuple[str, ...] = ()
+    """Only these backends; default: all that the host has."""
+    shapes: tuple[tuple[int, int], ...] = ()
+    """Own N × K pairs (BF16) instead of a model's."""
+    repetitions: int = Field(default=100, ge=3)
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    limit: Duration = 60 * 60.0
+
+
+class Collectives(Model):
+    """All-reduce and its kin at the model's own message sizes."""
+
+    model: str = "served"
+    tokens: tuple[int, ...] = (1, 8, 32)
+    ops: tuple[str, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    sizes: tuple[Size, ...] = ()
+    """Own message sizes in bytes instead of a model's."""
+    world_size: int | None = Field(default=None, ge=1)
+    """Ranks; default: the service's tensor-parallel degree, else all GPUs."""
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
+    sweep: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Environment axes, such as {NCCL_PROTO: [default, LL, LL128, Simple]}."""
+    graphs: Literal["both", "on", "off"] = "both"
+    """Under CUDA graphs, as decode runs them, and without."""
+    repetitions: int = Field(default=200, ge=3)
+    smoke_limit: Duration = 60.0
+    limit: Duration = 60 * 60.0
+
+
+class Command(Model):
+    """Any program as a stage."""
+
+    argv: tuple[str, ...] = Field(min_length=1)
+    env: dict[str, str] = Field(default_factory=dict)
+    collect: tuple[str, ...] = ()
+    """Files to fetch, relative to the step's folder on the host; globs are allowed."""
+    figures: dict[str, str] = Field(default_factory=dict)
+    """Figure name: FILE#path.to.number in a JSON file that the program wrote."""
+    limit: Duration = 10 * 60.0
+
+
+StageOptions = ServingBenchmark | Profile | Gemm | Collectives | Command
+
+STAGES: dict[str, type[Model]] = {
+    "serving-benchmark": ServingBenchmark,
+    "profile": Profile,
+    "gemm": Gemm,
+    "collectives": Collectives,
+    "command": Command,
+}
+
+
+class Step(Model):
+    """One measuring step: a stage and its options, under the stage's name as key in YAML."""
+
+    id: str
+    """Stable: phase slug/number-stage, such as `kernels/1-gemm`. Made by the loader."""
+    stage: str
+    name: str
+    options: Any
+    """One of StageOptions: an instance of STAGES[stage]."""
+
+
+class Phase(Model):
+    """Which service must serve while its steps run."""
+
+    name: str
+    serve: str
+    """A service of the inventory, or `nothing`."""
+    steps: tuple[Step, ...] = ()
+    optional: bool = False
+    """When it fails the campaign goes on with the next phase; the exit code still says that it failed."""
+
+
+class Lease(Model):
+    """The lease on production."""
+
+    ttl: Duration = 5 * 60.0
+
+
+class Load(Model):
+    """How loads are tried."""
+
+    attempts: int = Field(default=2, ge=1)
+    """A load that died of something passing is tried again once the GPUs are free; a fatal cause never."""
+
+
+class Rounds(Model):
+    """Repeat the phases in turn, so that drift of the host falls on all of them alike."""
+
+    count: int = Field(default=1, ge=1)
+
+
+class Playbook(Model):
+    """A campaign: phases, in order."""
+
+    name: str
+    description: str = ""
+    hosts: str
+    """A host or a group of the inventory."""
+    vars: dict[str, Any] = Field(default_factory=dict)
+    """Defaults; the inventory and --var override them."""
+    lease: Lease = Lease()
+    load: Load = Load()
+    rounds: Rounds = Rounds()
+    limit: Duration = 12 * 60 * 60.0
+    """Longest time for all phases together; the restore has a budget of its own."""
+    phases: tuple[Phase, ...] = Field(min_length=1)
+    notify: tuple[str, ...] = ()

@@ -1,0 +1,127 @@
+"""A whole run as data: what the journal gives back, and all that reports, history and status read.
+
+Times are UTC, ISO 8601 with a zone. Nothing here knows SQLite or a host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from opsctl.results import Evidence, State, StepResult
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StepRecord(_Record):
+    """One step of one phase."""
+
+    id: str
+    stage: str
+    name: str
+    state: State
+    options: dict[str, Any] = Field(default_factory=dict)
+    started: str | None = None
+    ended: str | None = None
+    result: StepResult | None = None
+    """None until the stage ended; planned cells stand in it from the start with state pending."""
+
+
+class LoadRecord(_Record):
+    """One load of a model server: start to ready."""
+
+    service: str
+    unit: str
+    version: str | None = None
+    started: str
+    ready: str | None = None
+    seconds: float | None = None
+    phases: dict[str, float] = Field(default_factory=dict)
+    """Seconds by phase of the load: spawned, engine init, weights, after weights, HTTP up, first tokens."""
+    attempt: int = 1
+    outcome: str = ""
+
+
+class PhaseRecord(_Record):
+    """One phase on one host."""
+
+    name: str
+    serve: str
+    host: str
+    state: State
+    reason: str = ""
+    started: str | None = None
+    ended: str | None = None
+    steps: tuple[StepRecord, ...] = ()
+    round: int = 1
+
+
+class HoldRecord(_Record):
+    """Who held the GPUs of a host, from when to when: the timeline of the report. `holder` "" is nobody."""
+
+    host: str
+    holder: str
+    role: str
+    """production, variant, stage, nobody, loading, stopping."""
+    started: str
+    ended: str | None = None
+
+
+class ProductionRecord(_Record):
+    """Production of one host before and after the run."""
+
+    host: str
+    service: str
+    unit: str
+    as_found: str
+    """serving, down, or what else was seen before anything was touched."""
+    verified: bool
+    evidence: tuple[Evidence, ...] = ()
+    down_since: str | None = None
+    back_at: str | None = None
+    downtime_seconds: float | None = None
+    restored_by: str = ""
+    """controller, guard, or "" where it never went down."""
+
+
+class EventRecord(_Record):
+    """One event of the run, as `--json` prints it."""
+
+    time: str
+    event: str
+    host: str = ""
+    phase: str = ""
+    step: str = ""
+    message: str = ""
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class RunRecord(_Record):
+    """A run, whole."""
+
+    run: str
+    playbook: str
+    playbook_file: str = ""
+    hosts: tuple[str, ...] = ()
+    controller: str = ""
+    opsctl_version: str = ""
+    started: str
+    ended: str | None = None
+    outcome: str = ""
+    """running, verified, failed, inconclusive, interrupted, controller died, production not verified."""
+    exit_code: int | None = None
+    reason: str = ""
+    phases: tuple[PhaseRecord, ...] = ()
+    loads: tuple[LoadRecord, ...] = ()
+    holds: tuple[HoldRecord, ...] = ()
+    production: tuple[ProductionRecord, ...] = ()
+    environment: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """By host: hardware, driver, versions, topology, allow-listed variables."""
+    variants: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By variant service: how its command line and environment differ from production's, a line each."""
+    events: tuple[EventRecord, ...] = ()
+    folder: str = ""
+    """Where the artifacts lie on the controller."""
