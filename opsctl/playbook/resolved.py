@@ -1,36 +1,28 @@
-"""A service as it stands on one host: names filled in, a variant's inheritance carried out."""
+"""A service as it stands on one host: names filled in, a variant's own keys laid over its production's."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field
-
-from opsctl.playbook.models import ArgumentEdits, Engine, Model, Readiness, Role, Stopping, Traffic
+from opsctl.playbook.models import Role, ServiceEntry
 
 
-class ResolvedService(Model):
-    """One service on one host. A variant has what it inherits from its production filled in."""
+class ResolvedService(ServiceEntry):
+    """One service on one host. Nothing is inherited any more: ``unit``, ``url`` and ``model`` are there.
+
+    A variant's ``readiness``, ``stop``, ``engine``, ``url``, ``model``, ``api_key_file`` and
+    ``tensor_parallel`` are its production's where it says nothing itself; ``traffic`` is production's
+    alone, since a variant is never put into the load balancer.
+    """
 
     name: str
+    """The service's name in the inventory."""
     host: str
+    """The host's name in the inventory."""
     unit: str
     """systemd unit, with its suffix."""
-    role: Role = Role.PRODUCTION
-    engine: Engine = Engine.VLLM
     url: str
-    """Where it listens, as seen on the host."""
     model: str
-    """Served model name, as /v1/models lists it."""
-    api_key_file: str | None = None
-    tensor_parallel: int | None = None
-    readiness: Readiness = Readiness()
-    stop: Stopping = Stopping()
-    traffic: Traffic = Traffic()
-    of: str | None = None
-    """Variants: the name of the production service."""
-    profiler: Literal["torch"] | None = None
-    args: ArgumentEdits = ArgumentEdits()
-    env: dict[str, str] = Field(default_factory=dict)
-    exec_prefix: tuple[str, ...] = ()
-    limits: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def is_variant(self) -> bool:
+        """Whether it derives from production."""
+        return self.role is Role.VARIANT
