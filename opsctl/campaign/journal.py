@@ -11,6 +11,7 @@ the controller holds ``runs/<run>/controller.lock`` for as long as it runs.
 from __future__ import annotations
 
 import fcntl
+import getpass
 import json
 import os
 import socket
@@ -44,7 +45,7 @@ def state_home() -> Path:
 
 def controller_name() -> str:
     """Return who runs this: user@host, the name shown to whoever finds the host held."""
-    return f"{os.environ.get('USER') or os.environ.get('LOGNAME') or f'uid {os.getuid()}'}@{socket.gethostname()}"
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 class Journal:

@@ -1,0 +1,5 @@
+"""``python -m opsctl``."""
+
+from opsctl.cli import main
+
+main()

@@ -1,0 +1,141 @@
+"""The command line: mounts one file of ``opsctl/commands/`` for what was asked, and maps errors to exit codes.
+
+Only the module of the command that runs is imported, so that ``opsctl --help`` and ``opsctl validate``
+load neither torch nor Fabric nor GLib.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from opsctl import __version__
+from opsctl.errors import ExitCode, OpsctlError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A command and where it lives. ``help`` is what the list of commands says of it."""
+
+    name: str
+    module: str
+    attribute: str
+    help: str
+    panel: str
+
+
+_RUN, _BACK, _LOOK, _HOSTS, _MORE = "Campaigns", "Production back", "Results", "Hosts", "Around it"
+
+COMMANDS = (
+    Entry("run", "run", "run", "Carry a playbook out; production is back and verified at the end.", _RUN),
+    Entry("plan", "validate", "plan", "Show what a run would do, from read-only probes; changes nothing.", _RUN),
+    Entry(
+        "validate", "validate", "validate", "Check a playbook and an inventory: every problem, with its place.", _RUN
+    ),
+    Entry("schema", "validate", "schema", "Print the JSON Schema of playbooks or inventories, for editors.", _RUN),
+    Entry(
+        "status", "status", "status", "Show a run: every step and cell, who holds the host, is production back.", _BACK
+    ),
+    Entry("runs", "runs", "app", "List runs; prune the artifacts of old ones.", _BACK),
+    Entry("resume", "recovery", "resume", "Go on with a run whose controller died or lost its link.", _BACK),
+    Entry("rollback", "recovery", "rollback", "Restore and verify production of a host, from any machine.", _BACK),
+    Entry("collect", "recovery", "collect", "Fetch results that only the host has.", _BACK),
+    Entry("lease", "lease", "app", "Show or break the lease on a host.", _BACK),
+    Entry("guard", "guard", "app", "Install, show or remove the guard on a host.", _BACK),
+    Entry("trace", "trace", "trace", "Say where a decode step's time goes, from a folder of Kineto traces.", _LOOK),
+    Entry("report", "report", "report", "Write a run's report, as Markdown or HTML.", _LOOK),
+    Entry("compare", "history", "compare", "Compare two runs, or a run with the history's baseline.", _LOOK),
+    Entry("history", "history", "history", "Show a metric over nights, with its changes.", _LOOK),
+    Entry("export", "history", "export", "Write figures as OpenMetrics, CSV or JSON Lines.", _LOOK),
+    Entry("site", "report", "site", "Write a static site over the history.", _LOOK),
+    Entry("doctor", "doctor", "doctor", "Examine a host before it is borrowed.", _HOSTS),
+    Entry("check", "check", "check", "Show the state of units on a host.", _HOSTS),
+    Entry("units", "units", "app", "Derive, compare, install or remove variants' units.", _HOSTS),
+    Entry("init", "init", "init", "Write an inventory by asking a host what it runs.", _HOSTS),
+    Entry("bench", "bench", "app", "Run one measuring stage on this machine.", _MORE),
+    Entry("schedule", "schedule", "app", "Run playbooks at night, by systemd timers.", _MORE),
+    Entry("lab", "lab", "app", "Throw-away hosts with a real systemd and a stand-in server.", _MORE),
+)
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it so
+    if wanted:
+        print(f"opsctl {__version__}")
+        raise typer.Exit
+
+
+def build_app(command: str | None) -> typer.Typer:
+    """Return the application with the real command that was asked for, and the others by name and help alone."""
+    app = typer.Typer(
+        name="opsctl",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def main_options(
+        _version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),  # noqa: FBT001
+    ) -> None:
+        """Take a production model server down, measure, and bring it back, verified, whatever happens."""
+
+    everything = "_OPSCTL_COMPLETE" in os.environ
+    for entry in COMMANDS:
+        if entry.name == command or everything:
+            _mount(app, entry, getattr(importlib.import_module(f"opsctl.commands.{entry.module}"), entry.attribute))
+        else:
+            app.command(entry.name, help=entry.help, rich_help_panel=entry.panel)(_unmounted)
+    return app
+
+
+def _mount(app: typer.Typer, entry: Entry, target: Callable[..., Any] | typer.Typer) -> None:
+    if isinstance(target, typer.Typer):
+        app.add_typer(target, name=entry.name, help=entry.help, rich_help_panel=entry.panel)
+    else:
+        app.command(entry.name, rich_help_panel=entry.panel)(target)
+
+
+def _unmounted() -> None:
+    """Stand for a command that was not asked for."""
+
+
+def say_error(error: OpsctlError, *, as_json: bool) -> None:
+    """Print an error for the person, and as one JSON document where a program reads."""
+    from opsctl.redaction import redact  # noqa: PLC0415 - not needed for --help
+
+    for line in error.lines():
+        print(redact(line), file=sys.stderr)
+    if as_json:
+        document = {
+            "error": type(error).__name__,
+            "message": redact(error.message),
+            "exit_code": int(error.exit_code),
+            "details": [redact(line) for line in error.lines()],
+        }
+        print(json.dumps(document), flush=True)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run opsctl and exit with the code that design promises."""
+    arguments = sys.argv[1:] if argv is None else argv
+    command = next((word for word in arguments if not word.startswith("-")), None)
+    try:
+        build_app(command)(args=arguments, prog_name="opsctl")
+    except OpsctlError as error:
+        say_error(error, as_json="--json" in arguments)
+        sys.exit(int(error.exit_code))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(int(ExitCode.INTERRUPTED))
+    except BrokenPipeError:
+        # The reader went away (opsctl … | head). Python would complain once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(int(ExitCode.VERIFIED))
