@@ -1,0 +1,201 @@
+"""Asking a model server, from its own host: what it serves, whether tokens come, how many requests run.
+
+Every question has one of a few answers (``Knock``): refused connections during a load are normal, a 401 is
+the key's fault, and a port that something else answers is neither. Only the loss of the link is raised.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from opsctl.deadline import Deadline
+from opsctl.errors import CommandFailed, NotReady
+from opsctl.host.protocol import Host
+from opsctl.playbook.resolved import ResolvedService
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class Knock(StrEnum):
+    """What became of one question."""
+
+    GOOD = "good"
+    REFUSED = "nothing listens"
+    TIMEOUT = "no answer in time"
+    BROKEN = "the connection broke"
+    UNAUTHORIZED = "the key was refused"
+    BUSY = "the server said that it cannot now"
+    OTHER_MODEL = "another model is served"
+    FOREIGN = "something else answers"
+    EMPTY = "an answer without tokens"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer, in words that evidence can quote. ``data`` is what was asked for when the knock was good."""
+
+    knock: Knock
+    seen: str
+    data: Any = None
+
+    @property
+    def good(self) -> bool:
+        """Whether what was asked for came."""
+        return self.knock is Knock.GOOD
+
+
+class ServerProbe:
+    """Questions to one service. The key is read from the host's file once, and lives in a header only."""
+
+    def __init__(self, host: Host, service: ResolvedService, *, deadline: Deadline) -> None:
+        self.service = service
+        key = _read_key(host, service, deadline)
+        self._client = host.http(service.url, headers={"Authorization": f"Bearer {key}"} if key else {})
+
+    def __repr__(self) -> str:
+        return f"ServerProbe({self.service.name!r})"
+
+    def close(self) -> None:
+        """Close the connections; a question in flight ends as broken."""
+        self._client.close()
+
+    def models(self, *, limit: float) -> Answer:
+        """Ask ``/v1/models``; good when the served name is in it. ``data`` is the tuple of names."""
+        answer = self._ask("GET", "/v1/models", limit=limit)
+        if not answer.good:
+            return answer
+        entries = answer.data.get("data") if isinstance(answer.data, dict) else None
+        if not isinstance(entries, list):
+            return Answer(Knock.FOREIGN, f"/v1/models answered {_short(answer.data)}, which is no list of models")
+        names = tuple(str(entry.get("id")) for entry in entries if isinstance(entry, dict))
+        if self.service.model not in names:
+            return Answer(Knock.OTHER_MODEL, f"/v1/models lists {', '.join(names) or 'nothing'}", names)
+        return Answer(Knock.GOOD, f"/v1/models lists {', '.join(names)}", names)
+
+    def completion(self, *, limit: float) -> Answer:
+        """Ask for a few real tokens; good when some came. ``data`` is their number.
+
+        The prompt is unique, so that no prefix cache answers for a dead engine.
+        """
+        body = {
+            "model": self.service.model,
+            "prompt": f"opsctl {uuid.uuid4().hex}: one, two,",
+            "max_tokens": 4,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+        answer = self._ask("POST", "/v1/completions", limit=limit, body=body)
+        if not answer.good:
+            return answer
+        data = answer.data if isinstance(answer.data, dict) else {}
+        usage = data.get("usage") or {}
+        choices = data.get("choices") or [{}]
+        tokens = int(usage.get("completion_tokens") or 0) if isinstance(usage, dict) else 0
+        text = str(choices[0].get("text") or "") if isinstance(choices[0], dict) else ""
+        if tokens <= 0 and not text:
+            return Answer(Knock.EMPTY, f"the completion held no token: {_short(data)}")
+        return Answer(Knock.GOOD, f"a completion gave {tokens or 'some'} tokens", tokens or 1)
+
+    def version(self, *, limit: float) -> str | None:
+        """Return what the server calls its version, or None."""
+        for path, keys in (("/version", ("version",)), ("/get_server_info", ("version", "sglang_version"))):
+            answer = self._ask("GET", path, limit=limit)
+            if answer.good and isinstance(answer.data, dict):
+                found = next((answer.data[key] for key in keys if answer.data.get(key)), None)
+                if found:
+                    return str(found)
+        return None
+
+    def running(self, *, limit: float) -> int | None:
+        """Return requests running and waiting by ``/metrics``, or None where it does not say."""
+        answer = self._ask("GET", "/metrics", limit=limit, parse=False)
+        return requests_in_flight(answer.data) if answer.good else None
+
+    def metrics(self, *, limit: float) -> str | None:
+        """Return the text of ``/metrics``, or None."""
+        answer = self._ask("GET", "/metrics", limit=limit, parse=False)
+        return answer.data if answer.good else None
+
+    def _ask(
+        self, method: str, path: str, *, limit: float, body: dict[str, Any] | None = None, parse: bool = True
+    ) -> Answer:
+        """Ask once. ``limit`` is seconds for each phase of the request; raises HostError when the link is lost."""
+        import httpx  # noqa: PLC0415 - only where a server is asked
+
+        try:
+            response = self._client.request(method, path, json=body, timeout=limit)
+        except httpx.ConnectError:
+            return Answer(Knock.REFUSED, f"nothing listens at {self.service.url}")
+        except httpx.TimeoutException:
+            return Answer(Knock.TIMEOUT, f"{method} {path} gave no answer within {limit:.3g} s")
+        except httpx.HTTPError as error:
+            return Answer(Knock.BROKEN, f"{method} {path}: {type(error).__name__}: {error}")
+        except RuntimeError as error:  # httpx says so of a client that was closed meanwhile
+            return Answer(Knock.BROKEN, f"{method} {path}: {error}")
+        return _judge(method, path, response, parse=parse)
+
+
+def _judge(method: str, path: str, response: httpx.Response, *, parse: bool) -> Answer:
+    said = f"{method} {path} answered {response.status_code}"
+    if response.status_code in {401, 403}:
+        return Answer(Knock.UNAUTHORIZED, said)
+    if response.status_code in {408, 425, 429} or response.status_code >= 500:
+        return Answer(Knock.BUSY, f"{said}: {_short(response.text)}")
+    if response.status_code != 200:
+        return Answer(Knock.FOREIGN, f"{said}: {_short(response.text)}")
+    if not parse:
+        return Answer(Knock.GOOD, said, response.text)
+    try:
+        return Answer(Knock.GOOD, said, response.json())
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        server = response.headers.get("server", "no name")
+        return Answer(Knock.FOREIGN, f"{said} with something that is not JSON (server: {server})")
+
+
+_IN_FLIGHT = re.compile(
+    r"^(?:vllm:num_requests_(?:running|waiting)|sglang:num_(?:running"
+    r"|queue)_reqs)(?:\{[^}]*\})?\s+(?P<value>[\d.eE+]+)\s*$",
+    re.MULTILINE,
+)
+
+
+def requests_in_flight(metrics: str) -> int | None:
+    """Return requests running and waiting, summed over engines, from Prometheus text; None where none is named.
+
+    A wedged engine was seen to say 0 (vllm 46611): good for draining, never for health.
+    """
+    values = [float(match["value"]) for match in _IN_FLIGHT.finditer(metrics)]
+    return round(sum(values)) if values else None
+
+
+def _read_key(host: Host, service: ResolvedService, deadline: Deadline) -> str:
+    if service.api_key_file is None:
+        return ""
+    where = f"host {host.name}, {service.api_key_file}"
+    try:
+        key = host.read_file(service.api_key_file, deadline=deadline, limit=64 << 10).decode().strip()
+    except CommandFailed as error:
+        raise NotReady(
+            f"the API key of {service.name} cannot be read",
+            seen=error.message,
+            where=where,
+            hint="api-key-file is a path on the host, readable for the user that opsctl logs in as (or root with become)",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise NotReady(f"the API key file of {service.name} does not hold text", where=where) from error
+    if not key or "\n" in key:
+        raise NotReady(
+            f"the API key file of {service.name} must hold one line, the key", seen="empty or more", where=where
+        )
+    return key
+
+
+def _short(value: object) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= 160 else f"{text[:160]}…"
