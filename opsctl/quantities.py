@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationInfo
 
 _DURATION = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in "dhms"))
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
@@ -26,12 +26,12 @@ _BYTES = {
 
 
 def parse_duration(text: object) -> float:
-    """Return seconds for ``90s``, ``45m``, ``1h30m``; a bare number other than 0 is refused, its unit being a guess.
+    """Return seconds for ``90s``, ``45m``, ``1h30m``; a number is seconds already.
 
     Raises ValueError with what was wanted and what was found.
     """
     if isinstance(text, float) or (isinstance(text, int) and not isinstance(text, bool)):
-        # Defaults inside the models are floats already; YAML's own numbers come in as text (loading.py).
+        # Code and the journal give seconds; what comes from a file is held to its unit below.
         return float(text)
     match = _DURATION.fullmatch(text.strip()) if isinstance(text, str) and text.strip() else None
     if match is None or not any(match.groups()):
@@ -72,9 +72,17 @@ def format_size(count: float) -> str:
     return f"{value:.1f} TiB"
 
 
+def _duration_given(value: object, info: ValidationInfo) -> float:
+    written = bool(info.context and info.context.get("written"))
+    if written and isinstance(value, int | float) and value != 0:
+        msg = f"wanted a duration such as 90s, 45m or 1h30m, found {value!r}: its unit would be a guess"
+        raise ValueError(msg)
+    return parse_duration(value)
+
+
 Duration = Annotated[
     float,
-    BeforeValidator(parse_duration),
+    BeforeValidator(_duration_given),
     Field(ge=0, json_schema_extra={"type": "string", "examples": ["90s", "45m", "1h30m"]}),
 ]
 Size = Annotated[
