@@ -30,8 +30,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class FatalLine:
-    """Why a load will not end in a serving server. ``line`` is"
-    " the server's own, ``when`` seconds of the host's clock."""
+    """Why a load will not end well. ``line`` is the server's own, ``when`` seconds of the host's clock."""
 
     name: str
     line: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -185,7 +186,7 @@ def _read_key(host: Host, service: ResolvedService, deadline: Deadline) -> str:
             f"the API key of {service.name} cannot be read",
             seen=error.message,
             where=where,
-            hint="api-key-file is a path on the host, readable for the user that opsctl logs in as (or root with become)",
+            hint="api-key-file is a path on the host that the user opsctl logs in as (or root, with become) can read",
         ) from error
     except UnicodeDecodeError as error:
         raise NotReady(f"the API key file of {service.name} does not hold text", where=where) from error
@@ -199,3 +200,29 @@ def _read_key(host: Host, service: ResolvedService, deadline: Deadline) -> str:
 def _short(value: object) -> str:
     text = " ".join(str(value).split())
     return text if len(text) <= 160 else f"{text[:160]}…"
+
+
+_HINTS: Mapping[Knock, str] = {
+    Knock.UNAUTHORIZED: "set api-key-file of the service to the file on the host that holds the server's key",
+    Knock.FOREIGN: "see who listens with `ss -ltnp` on the host, and compare the service's url",
+    Knock.OTHER_MODEL: "set model of the service to a name that the server lists (--served-model-name)",
+    Knock.REFUSED: "the unit runs and nothing listens: it still loads, or its port is not that of the service's url",
+    Knock.TIMEOUT: "a server that is healthy but dead answers /health only: look at its journal, restart it",
+    Knock.EMPTY: "the engine answers without generating: look at its journal",
+}
+
+
+def not_ready(host: Host, service: ResolvedService, answer: Answer) -> NotReady:
+    """Return the error for a server that gave this answer."""
+    return NotReady(
+        f"{service.name} does not serve: {answer.knock.value}",
+        wanted=f"completions of {service.model} at {service.url}",
+        seen=answer.seen,
+        where=f"host {host.name}, {service.unit}",
+        hint=_HINTS.get(answer.knock, f"journalctl -u {service.unit}"),
+    )
+
+
+def request_limit(service: ResolvedService, deadline: Deadline, *, most: float | None = None) -> float:
+    """Return seconds for one request, never past the deadline."""
+    return max(0.1, min(service.readiness.request_limit, most or service.readiness.request_limit, deadline.remaining()))

@@ -1,0 +1,144 @@
+"""When a model server serves: what is asked, in which order, and every way in which the wait ends.
+
+Serving means: the unit is active and settled, it was not restarted, ``/v1/models`` lists the served name, and
+real completions with tokens came N times in a row (``/health`` is 200 with dead workers: facts of vLLM). The
+wait for it ends in ``Ready``, or at once in an error that says why it never will.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from opsctl.deadline import Deadline
+from opsctl.errors import CommandFailed, NotReady
+from opsctl.host.protocol import Host, UnitStatus
+from opsctl.playbook.resolved import ResolvedService
+from opsctl.results import Evidence
+from opsctl.serving.loading import Load
+from opsctl.serving.observing import Serving, ServingState, observe
+from opsctl.serving.probing import Knock, ServerProbe, not_ready, request_limit
+from opsctl.serving.progress import LoadProgress
+from opsctl.serving.stalls import StallLimits
+from opsctl.serving.unitstate import active_seconds, active_status, describe_unit
+from opsctl.serving.waiting import CALL_LIMIT, Link, evidence, never, pause
+
+__all__ = ["Ready", "Serving", "ServingState", "await_ready", "journal_mark", "observe", "verify_serving"]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A server that serves, and what proves it. ``seconds`` and ``phases`` are those of the wait."""
+
+    evidence: tuple[Evidence, ...]
+    version: str | None
+    seconds: float
+    phases: dict[str, float] = field(default_factory=dict)
+    invocation_id: str = ""
+    n_restarts: int = 0
+
+
+def journal_mark(host: Host, service: ResolvedService, *, deadline: Deadline) -> str | None:
+    """Return the journal's cursor of now, to be taken before a start; None where the journal cannot be read."""
+    try:
+        return host.journal(service.unit, after=None, deadline=deadline.within(CALL_LIMIT, "the journal")).cursor
+    except CommandFailed:
+        return None
+
+
+def await_ready(
+    host: Host,
+    service: ResolvedService,
+    *,
+    deadline: Deadline,
+    started: UnitStatus | None,
+    on_progress: Callable[[LoadProgress], None] = lambda _: None,
+    cancelled: Callable[[], bool] = never,
+    journal_after: str | None = None,
+    stalls: StallLimits | None = None,
+) -> Ready:
+    """Wait until a service that was just started serves.
+
+    ``started`` is its status right after the start (restarts are counted from it); ``journal_after`` the
+    ``journal_mark`` of before. ``on_progress`` is called when something moved, and once a second.
+
+    Raises LoadFailed (it died, crash loop, fatal line), LoadStalled (nothing moved for longer than its phase
+    may take), NotReady (key refused, something else on the port, another model), DeadlineExceeded,
+    Interrupted, HostRebooted, and TransportLost once the link's own budget is spent.
+    """
+    with Load(
+        host,
+        service,
+        deadline=deadline,
+        started=started,
+        on_progress=on_progress,
+        cancelled=cancelled,
+        journal_after=journal_after,
+        stalls=stalls or StallLimits.for_service(service),
+    ) as load:
+        load.run()
+        status = load.status
+    return Ready(load.evidence, load.version, load.seconds, load.phases, status.invocation_id, status.n_restarts)
+
+
+def verify_serving(
+    host: Host,
+    service: ResolvedService,
+    *,
+    deadline: Deadline,
+    cancelled: Callable[[], bool] = never,
+) -> Ready:
+    """Prove that a server that should be serving does: the same questions as after a load, without patience for one.
+
+    Completions that fail because the server is busy are asked again until the deadline. Raises NotReady
+    with what was seen, UnitNotFound, HostError.
+    """
+    began = time.monotonic()
+    link = Link(host, deadline=deadline, budget=60.0)
+    before = link.read(lambda: active_status(host, service.unit, deadline=deadline))
+    probe = link.read(lambda: ServerProbe(host, service, deadline=deadline))
+    try:
+        proofs = [evidence(f"systemd: state of {service.unit}", describe_unit(before))]
+        listed = probe.models(limit=request_limit(service, deadline))
+        if not listed.good:
+            raise not_ready(host, service, listed)
+        proofs.append(evidence("GET /v1/models", listed.seen))
+        proofs += _completions(host, service, probe, deadline, cancelled)
+        version = probe.version(limit=min(10.0, request_limit(service, deadline)))
+    finally:
+        probe.close()
+    age = link.read(lambda: active_seconds(host, before, deadline=deadline))
+    settling = service.readiness.settle - age - (time.monotonic() - began)
+    pause(max(0.0, settling), deadline=deadline, cancelled=cancelled, what=f"verifying {service.name}")
+    after = link.read(lambda: active_status(host, service.unit, deadline=deadline))
+    if (after.invocation_id, after.n_restarts) != (before.invocation_id, before.n_restarts):
+        raise NotReady(
+            f"{service.unit} was restarted while it was being verified",
+            seen=f"{describe_unit(before)}, then {describe_unit(after)}",
+            where=f"host {host.name}",
+            hint=f"journalctl -u {service.unit}",
+        )
+    proofs.append(evidence("systemd: the same process after the completions", describe_unit(after)))
+    return Ready(tuple(proofs), version, time.monotonic() - began, {}, after.invocation_id, after.n_restarts)
+
+
+def _completions(
+    host: Host,
+    service: ResolvedService,
+    probe: ServerProbe,
+    deadline: Deadline,
+    cancelled: Callable[[], bool],
+) -> list[Evidence]:
+    """Ask until enough completions came in a row; a busy server is asked again, any other fault is final."""
+    proofs: list[Evidence] = []
+    while len(proofs) < service.readiness.completions:
+        answer = probe.completion(limit=request_limit(service, deadline))
+        if answer.good:
+            proofs.append(evidence("POST /v1/completions", answer.seen))
+        elif answer.knock is Knock.BUSY and deadline.remaining() > 1:
+            proofs.clear()
+            pause(0.5, deadline=deadline, cancelled=cancelled, what=f"verifying {service.name}")
+        else:
+            raise not_ready(host, service, answer)
+    return proofs

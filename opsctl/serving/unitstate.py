@@ -1,0 +1,48 @@
+"""A unit's state, in words and in seconds."""
+
+from __future__ import annotations
+
+from opsctl.deadline import Deadline
+from opsctl.errors import NotReady, UnitNotFound
+from opsctl.host.protocol import Host, UnitStatus
+from opsctl.serving.waiting import CALL_LIMIT
+
+EXIT_NAMES = {
+    200: "the working directory cannot be entered (CHDIR)",
+    202: "file descriptors could not be set up (FDS)",
+    203: "the program of ExecStart could not be executed (EXEC)",
+    206: "the resource limits could not be set (LIMITS)",
+    209: "standard output could not be opened (STDOUT)",
+    216: "the group does not exist (GROUP)",
+    217: "the user does not exist (USER)",
+    218: "the capabilities could not be set (CAPABILITIES)",
+    219: "the cgroup could not be joined (CGROUP)",
+    226: "the mount namespace could not be made (NAMESPACE): see ReadWritePaths=, BindPaths=, ProtectHome=",
+}
+"""What systemd's own exit statuses mean (systemd.exec(5), "Process Exit Codes")."""
+
+
+def describe_unit(status: UnitStatus) -> str:
+    """Return a unit's state in words: ``active (running), pid 412, restarts 0``."""
+    text = f"{status.active_state} ({status.sub_state}), pid {status.main_pid}, restarts {status.n_restarts}"
+    return text if status.result in {"", "success"} else f"{text}, result {status.result}"
+
+
+def active_status(host: Host, unit: str, *, deadline: Deadline) -> UnitStatus:
+    """Return the status of a unit that must be active. Raises UnitNotFound or NotReady."""
+    status = host.systemd().status(unit, deadline=deadline.within(CALL_LIMIT, f"reading {unit}"))
+    where = f"host {host.name}"
+    if status.load_state == "not-found":
+        raise UnitNotFound(f"{host.name} has no unit {unit}", where=where, hint="see `systemctl list-unit-files`")
+    if not status.active:
+        raise NotReady(f"{unit} is not active", seen=describe_unit(status), where=where, hint=f"journalctl -u {unit}")
+    return status
+
+
+def active_seconds(host: Host, status: UnitStatus, *, deadline: Deadline) -> float:
+    """Return for how long the unit has been active, by the host's own clock; 0 where that cannot be told."""
+    entered = status.properties.get("ActiveEnterTimestampMonotonic")
+    if not isinstance(entered, int) or entered <= 0:
+        return 0.0
+    uptime = host.read_file("/proc/uptime", deadline=deadline.within(CALL_LIMIT, "the host's uptime"), limit=128)
+    return max(0.0, float(uptime.split()[0]) - entered / 1e6)
