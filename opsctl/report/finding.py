@@ -1,0 +1,123 @@
+"""The finding: the one sentence that a reader takes along, with its number, spread and source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opsctl.record import RunRecord
+from opsctl.report.numbers import digits, in_words, mean_and_spread, share
+from opsctl.report.reading import Material, Placed, read
+from opsctl.report.traces import TraceReading
+
+NAMED = 3
+"""Categories that the sentence names; the table has the rest."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the run found.
+
+    ``value`` is the number that the sentence turns on, in ``unit``; ``spread`` its standard deviation over
+    ``samples``. ``source`` says where it came from and by which formula. Not ``conclusive``: nothing was
+    measured that a sentence could rest on, and ``sentence`` says why.
+    """
+
+    sentence: str
+    source: str
+    conclusive: bool
+    value: float | None = None
+    unit: str = ""
+    spread: float | None = None
+    samples: int = 0
+
+
+def finding(record: RunRecord) -> Finding:
+    """Return the finding of a run: what share of a decode step is what; else its TPOT; else why there is none."""
+    return finding_of(read(record))
+
+
+def finding_of(material: Material) -> Finding:
+    """Return the finding of a run that was read already."""
+    windows = material.traces.steady()
+    if windows:
+        return _decode_step(windows)
+    measured = material.serving(production=True) or material.serving(production=False)
+    if measured:
+        return _serving(measured[0], material)
+    return Finding(sentence=f"No finding: {_why(material)}.", source="", conclusive=False)
+
+
+def _decode_step(windows: Sequence[TraceReading]) -> Finding:
+    documents = [window.document for window in windows]
+    by_name: dict[str, list[float]] = {}
+    for document in documents:
+        total = document.busy_per_step
+        for category in document.categories:
+            if category.busy_us_per_step is not None and total:
+                by_name.setdefault(category.name, []).append(category.busy_us_per_step / total)
+    if not by_name:
+        return Finding(sentence="No finding: the traces hold no busy time.", source="", conclusive=False)
+    # A category that a window lacks had no work there: its share in that window is 0, not unknown.
+    shares = {
+        name: mean_and_spread([*values, *([0.0] * (len(documents) - len(values)))]) for name, values in by_name.items()
+    }
+    ranked = sorted(shares.items(), key=lambda item: -item[1][0])
+    largest, (value, spread) = ranked[0]
+    busy, busy_spread = mean_and_spread([document.busy_per_step or 0.0 for document in documents])
+    batch = documents[0].steps.decode.batch
+    steps = sum(document.steps.decode.count for document in documents)
+    rest = ", ".join(f"{name} {share(mean)}" for name, (mean, _) in ranked[1:NAMED])
+    device = "the device" if documents[0].on_device else "the CPU (operators, no GPU here)"
+    plus_minus = f" ± {digits(100 * spread, 2)}" if spread is not None else ""
+    sentence = (
+        f"{largest.capitalize()} is {digits(100 * value, 3)}{plus_minus} % of the time that {device} is busy in a "
+        f"decode step at batch {'unknown' if batch is None else batch}"
+        + (f"; then {rest}" if rest else "")
+        + f". A step is busy for {digits(busy / 1000)}"
+        + (f" ± {digits(busy_spread / 1000, 2)}" if busy_spread is not None else "")
+        + f" ms ({steps} steps in {len(documents)} window{'s' if len(documents) != 1 else ''})."
+    )
+    source = (
+        "Trace analyses "
+        + ", ".join(window.artifact.path for window in windows)
+        + ". Share = exclusive busy time of the category / union of all busy intervals, per decode step; "
+        + ("± is the standard deviation over windows." if len(documents) > 1 else "one window: no spread over windows.")
+    )
+    return Finding(sentence, source, conclusive=True, value=value, unit="ratio", spread=spread, samples=len(documents))
+
+
+def _serving(placed: Placed, material: Material) -> Finding:
+    tpot = placed.cell.figure("tpot.p50") or placed.cell.figure("tpot.mean")
+    throughput = placed.cell.figure("output_throughput")
+    chosen = tpot or throughput
+    if chosen is None:
+        return Finding(sentence=f"No finding: {_why(material)}.", source="", conclusive=False)
+    what = "a token takes" if tpot else "the server writes"
+    sentence = (
+        f"At {placed.cell.id} {what} {in_words(chosen)}; no decode step was profiled, so its parts are not known."
+    )
+    source = f"Step {placed.place}, cell {placed.cell.id}, figure {chosen.name}" + (
+        f" = {chosen.formula}" if chosen.formula else ""
+    )
+    return Finding(
+        sentence,
+        source,
+        conclusive=True,
+        value=chosen.value,
+        unit=chosen.unit,
+        spread=chosen.spread,
+        samples=chosen.samples,
+    )
+
+
+def _why(material: Material) -> str:
+    if material.traces.problems:
+        return f"no trace could be read ({material.traces.problems[0]})"
+    if material.traces.readings:
+        return "no window has whole traces of every rank"
+    planned = len(material.cells())
+    if not planned:
+        return "the run planned no measurement"
+    verified = len(material.cells(verified=True))
+    return f"{verified} of {planned} planned cells were verified, none of them a decode step or a served token"

@@ -1,0 +1,198 @@
+"""What the figures rest on and what they do not cover: scope, environment, variants, sources, files."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from opsctl.quantities import format_size
+from opsctl.report.document import Block, Inline, Items, Mark, Prose, Section, table
+from opsctl.report.numbers import ABSENT
+from opsctl.report.reading import Material
+from opsctl.report.sections.overview import state
+from opsctl.results import State
+
+STAGE_MEANING = {
+    "serving-benchmark": "latency and throughput as a client sees them",
+    "gemm": "matrix products by themselves",
+    "collectives": "collectives by themselves, and with them any advice on parallelism",
+    "profile": "what a decode step is made of",
+}
+
+
+def scope(material: Material) -> Section:
+    """List every planned cell with its state, and say what the run did not look at."""
+    placed = material.cells()
+    blocks: list[Block] = []
+    if placed:
+        counts = Counter(str(item.cell.state) for item in placed)
+        order = [str(item) for item in State]
+        summary = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+        blocks.append(Prose(f"{len(placed)} cells were planned: {summary}."))
+        wrong = [item for item in placed if item.cell.state is not State.VERIFIED]
+        if wrong:
+            blocks.append(
+                table(
+                    ("Step", "Cell", "State", "Why"),
+                    [
+                        (
+                            Mark(item.place, "code"),
+                            Mark(item.cell.id, "code"),
+                            state(item.cell.state),
+                            item.cell.reason or "no reason was recorded",
+                        )
+                        for item in wrong
+                    ],
+                    caption="Planned and not verified",
+                )
+            )
+        blocks.append(
+            table(
+                ("Step", "Cell", "State", "Figures"),
+                [
+                    (
+                        Mark(item.place, "code"),
+                        Mark(item.cell.id, "code"),
+                        state(item.cell.state),
+                        str(len(item.cell.figures)),
+                    )
+                    for item in placed
+                ],
+                numeric=(3,),
+                folded=True,
+                caption=f"All {len(placed)} planned cells",
+            )
+        )
+    else:
+        blocks.append(Prose("No cell was planned: the run measured nothing."))
+    blocks.append(Prose("What this campaign did not look at:"))
+    blocks.append(Items(tuple(_not_looked_at(material))))
+    return Section("scope", "Scope: what was planned, what was not looked at", tuple(blocks))
+
+
+def _not_looked_at(material: Material) -> list[str]:
+    record = material.record
+    steps = [step for phase in record.phases for step in phase.steps]
+    ran = {placed.step.stage for placed in material.cells(verified=True)}
+    missing = [f"{meaning} (no verified {stage} cell)" for stage, meaning in STAGE_MEANING.items() if stage not in ran]
+    unfinished = [f"step {step.id}, which has no result" for step in steps if step.result is None]
+    axes: dict[str, set[object]] = {}
+    for placed in material.cells("serving-benchmark", verified=True):
+        for name, setting in placed.cell.axes.items():
+            axes.setdefault(name, set()).add(setting)
+    ranges = [
+        f"any {name.replace('_', ' ')} other than {', '.join(str(value) for value in sorted(found, key=str_number))}"
+        for name, found in axes.items()
+    ]
+    lengths = {
+        (step.options.get("input-tokens"), step.options.get("output-tokens"))
+        for step in steps
+        if step.stage == "serving-benchmark" and "input-tokens" in step.options
+    }
+    ranges += [f"requests other than {i} tokens in and {o} tokens out" for i, o in sorted(lengths, key=str)]
+    hosts = ", ".join(record.hosts) or "the host of this run"
+    return [
+        *missing,
+        *unfinished,
+        *ranges,
+        f"any host other than {hosts}, and any hour of the day other than that of the run",
+        "another parallelism, batch policy or engine version in service: what is said of them is computed, not served",
+        "the quality of the model's output",
+    ]
+
+
+def str_number(item: object) -> tuple[int, float, str]:
+    """Order numbers as numbers, and before words."""
+    return (0, float(item), "") if isinstance(item, int | float) else (1, 0.0, str(item))
+
+
+def environment(material: Material) -> Section:
+    """Give what the figures were taken on, host by host, and how each variant differs from production."""
+    blocks: list[Block] = []
+    for host, facts in material.record.environment.items():
+        rows = [(key, Mark(text, "code")) for key, text in _flat(facts)]
+        blocks.append(table((f"On {host}", "Seen"), rows))
+    for place, result in material.results():
+        if result.environment:
+            rows = [(key, Mark(text, "code")) for key, text in _flat(result.environment)]
+            blocks.append(table(("During the step", "Seen"), rows, folded=True, caption=f"Environment of {place}"))
+    if not blocks:
+        blocks.append(Prose("The run recorded no environment: its figures cannot be compared with others."))
+    for variant, differences in material.record.variants.items():
+        blocks.append(Prose(f"How {variant} differs from production:"))
+        blocks.append(Items(tuple(Mark(line, "code") for line in differences) or ("not at all",)))
+    return Section("environment", "Environment", tuple(blocks))
+
+
+def _flat(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return an environment a line each; lists of equal things are folded with their count."""
+    lines: list[tuple[str, str]] = []
+    for key, found in facts.items():
+        if isinstance(found, Mapping):
+            lines.extend((f"{key}.{inner}", text) for inner, text in _flat(found))
+        elif isinstance(found, list | tuple) and found and all(isinstance(item, Mapping) for item in found):
+            lines.extend((key, text) for text in _grouped(found))
+        elif isinstance(found, list | tuple):
+            lines.append((key, " ".join(str(item) for item in found) or ABSENT))
+        else:
+            lines.append((key, "unknown" if found is None else str(found)))
+    return lines
+
+
+def _grouped(items: list[Mapping[str, Any]] | tuple[Mapping[str, Any], ...]) -> list[str]:
+    described = Counter(
+        json.dumps({key: text for key, text in item.items() if key != "index"}, default=str) for item in items
+    )
+    return [
+        f"{count} × {', '.join(f'{k} {v}' for k, v in json.loads(text).items())}" for text, count in described.items()
+    ]
+
+
+def sources(material: Material) -> Section:
+    """Name the file behind every figure, with what proves that it is whole."""
+    record = material.record
+    rows: list[tuple[Inline, ...]] = [
+        (
+            Mark(artifact.path, "code", href=artifact.path),
+            artifact.kind or ABSENT,
+            format_size(artifact.size),
+            Mark(artifact.sha256, "code"),
+            place,
+        )
+        for place, result in material.results()
+        for artifact in result.artifacts
+    ]
+    formulas: dict[str, set[str]] = {}
+    for placed in material.cells():
+        for figure in placed.cell.figures:
+            if figure.formula:
+                formulas.setdefault(figure.formula, set()).add(figure.name)
+    blocks: list[Block] = [
+        Prose(
+            f"Run {record.run}, playbook {record.playbook_file or record.playbook}, opsctl {record.opsctl_version}, "
+            f"controller {record.controller or 'unknown'}. The run's journal has every action, event and observation."
+        )
+    ]
+    if formulas:
+        blocks.append(
+            table(
+                ("Figures", "Formula"),
+                [(", ".join(sorted(names)), text) for text, names in formulas.items()],
+                caption="How figures were computed",
+            )
+        )
+    if rows:
+        blocks.append(
+            table(
+                ("File", "Kind", "Size", "SHA-256", "Step"),
+                rows,
+                numeric=(2,),
+                folded=True,
+                caption=f"{len(rows)} files of the run, below its folder",
+            )
+        )
+    else:
+        blocks.append(Prose("No file was fetched."))
+    return Section("sources", "Sources", tuple(blocks))

@@ -1,0 +1,257 @@
+"""Where the time of a decode step goes: categories, kernels, collectives, ranks, and the clock beside the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from opsctl.report import charts
+from opsctl.report.document import Block, Callout, Inline, Items, Mark, Prose, Section, table
+from opsctl.report.numbers import ABSENT, digits, mean_and_spread, share, with_spread
+from opsctl.report.reading import Material, Placed
+from opsctl.report.traces import TraceReading
+from opsctl.results import Figure
+
+KERNELS_SHOWN = 25
+
+
+def decode_step(material: Material) -> Section | None:
+    """Split the busy time of a decode step by category."""
+    traces = material.traces
+    if not traces.readings and not traces.problems:
+        return None
+    blocks: list[Block] = []
+    if traces.readings:
+        if not traces.steady():
+            blocks.append(
+                Callout("No window has whole traces of every rank: what follows is what could be salvaged.", "warn")
+            )
+        blocks.append(charts.decode_steps(traces.readings))
+        blocks.append(_windows(traces.readings))
+        blocks.append(_categories(traces.steady() or traces.readings[:1]))
+    problems = [
+        *traces.problems,
+        *(f"{reading.name}: {problem}" for reading in traces.readings for problem in reading.document.problems),
+    ]
+    if problems:
+        blocks.append(Prose("Problems with the traces:"))
+        blocks.append(Items(tuple(dict.fromkeys(problems))))
+    return Section("decode", "Where a decode step's time goes", tuple(blocks))
+
+
+def _windows(readings: Sequence[TraceReading]) -> Block:
+    rows = []
+    for reading in readings:
+        document, decode = reading.document, reading.document.steps.decode
+        rows.append(
+            (
+                Mark(reading.name, "code"),
+                ABSENT if decode.batch is None else str(decode.batch),
+                str(decode.count),
+                _milli(decode.wall_us.mean),
+                share(decode.wall_us.cv),
+                _milli(document.busy_per_step),
+                _milli(document.sum_per_step),
+                str(len(document.ranks)),
+            )
+        )
+    return table(
+        ("Window", "Batch", "Decode steps", "Wall, ms", "CV of wall", "Busy, ms", "Sum, ms", "Ranks"),
+        rows,
+        numeric=(1, 2, 3, 4, 5, 6, 7),
+        note="Per decode step. Busy: union of all intervals of device work. Sum: kernel durations added up, so work "
+        "that overlaps on several streams counts twice; it can exceed wall time and is no share of it.",
+    )
+
+
+def _categories(windows: Sequence[TraceReading]) -> Block:
+    names = list(dict.fromkeys(category.name for window in windows for category in window.document.categories))
+    rows = []
+    for name in names:
+        found = [c for window in windows for c in window.document.categories if c.name == name]
+        busy = [c.busy_us_per_step for c in found if c.busy_us_per_step is not None]
+        summed = [c.sum_us_per_step for c in found if c.sum_us_per_step is not None]
+        shares = [c.share_of_busy for c in found if c.share_of_busy is not None]
+        rows.append((name, _mean_ms(busy), _mean_share(shares), _mean_ms(summed), str(len(found)), busy))
+    rows.sort(key=lambda row: -sum(row[-1]))
+    return table(
+        ("Category", "Busy, ms a step", "Share of busy", "Sum, ms a step", "Windows"),
+        [row[:-1] for row in rows],
+        numeric=(1, 2, 3, 4),
+        note=f"Mean ± standard deviation over {len(windows)} window(s) at batch "
+        f"{_batch(windows)}. Busy is exclusive: an instant belongs to one category, so shares add up to 100 %.",
+    )
+
+
+def _batch(windows: Sequence[TraceReading]) -> str:
+    batch = windows[0].document.steps.decode.batch
+    return "unknown" if batch is None else str(batch)
+
+
+def kernels(material: Material) -> Section | None:
+    """List the kernels of one steady window."""
+    windows = material.traces.steady() or material.traces.readings[:1]
+    listed = windows[0].document.kernels if windows else ()
+    if not listed:
+        return None
+    shown = sorted(listed, key=lambda kernel: -(kernel.sum_us or 0.0))[:KERNELS_SHOWN]
+    rest = len(listed) - len(shown)
+    return Section(
+        "kernels",
+        "Kernels",
+        (
+            table(
+                ("Kernel", "Category", "Calls a step", "Mean, µs", "Share of sum"),
+                [
+                    (
+                        Mark(kernel.name, "code"),
+                        kernel.category,
+                        digits(kernel.calls_per_step),
+                        digits(kernel.mean_us),
+                        share(kernel.share_of_sum),
+                    )
+                    for kernel in shown
+                ],
+                numeric=(2, 3, 4),
+                note=f"Window {windows[0].name}; {rest} further kernels are in {windows[0].artifact.path}."
+                if rest
+                else f"Window {windows[0].name}; file {windows[0].artifact.path}.",
+            ),
+        ),
+    )
+
+
+def collectives_in_step(material: Material) -> Section | None:
+    """Put expected collectives beside observed ones, and communication beside skew."""
+    windows = [window for window in material.traces.readings if window.document.collectives]
+    if not windows:
+        return None
+    rows: list[tuple[Inline, ...]] = []
+    unexplained = []
+    for window in windows:
+        for collective in window.document.collectives:
+            expected, seen = collective.expected_per_step, collective.calls_per_step
+            same = expected is None or seen is None or abs(expected - seen) < 0.05
+            if not same and expected is not None and seen is not None:
+                unexplained.append(f"{collective.op}: {digits(abs(seen - expected))} {_more(seen, expected)} a step")
+            rows.append(
+                (
+                    Mark(window.name, "code"),
+                    collective.op,
+                    digits(expected),
+                    digits(seen) if same else Mark(digits(seen), "warn"),
+                    _milli(collective.communication_us_per_step),
+                    _milli(collective.skew_us_per_step),
+                )
+            )
+    blocks: list[Block] = [
+        table(
+            ("Window", "Operation", "Expected a step", "Observed a step", "Communication, ms", "Skew, ms"),
+            rows,
+            numeric=(2, 3, 4, 5),
+            note="Expected from the model's layers and its parallelism. Per call, the minimum over ranks is "
+            "communication; the rest is waiting for the slowest rank (skew).",
+        )
+    ]
+    if unexplained:
+        blocks.append(Callout(f"Not explained: {'; '.join(dict.fromkeys(unexplained))}.", "warn"))
+    return Section("collectives-in-step", "Collectives of a decode step", tuple(blocks))
+
+
+def _more(seen: float, expected: float) -> str:
+    return "more than expected" if seen > expected else "fewer than expected"
+
+
+def ranks(material: Material) -> Section | None:
+    """Put the ranks of one window side by side."""
+    windows = material.traces.steady() or material.traces.readings[:1]
+    if not windows or not windows[0].document.ranks:
+        return None
+    window = windows[0]
+    blocks: list[Block] = []
+    if any(rank.busy_us_per_step is not None for rank in window.document.ranks):
+        blocks.append(charts.ranks(window))
+    blocks.append(
+        table(
+            ("Rank", "Device", "Events", "Busy, ms a step", "Communication, ms a step", "File", "Problems"),
+            [
+                (
+                    ABSENT if rank.rank is None else str(rank.rank),
+                    str(rank.device) if isinstance(rank.device, str) else ABSENT,
+                    ABSENT if rank.events is None else f"{rank.events:,}",
+                    _milli(rank.busy_us_per_step),
+                    _milli(rank.communication_us_per_step),
+                    Mark(rank.file, "code"),
+                    "; ".join(rank.problems) or "none",
+                )
+                for rank in window.document.ranks
+            ],
+            numeric=(0, 2, 3, 4),
+            note=f"Window {window.name}.",
+        )
+    )
+    return Section("ranks", "Ranks side by side", tuple(blocks))
+
+
+def beside_the_clock(material: Material) -> Section | None:
+    """Measure the profiler: TPOT without it, armed, and during capture, beside the trace's own step."""
+    rows = list(_client_times(material))
+    if not rows:
+        return None
+    note = (
+        "TPOT is measured at the client, on the host; a step of a trace is slowed by its own capture. Summed kernel "
+        "time is no wall time: streams overlap. Numbers taken under a profiler never enter the history."
+    )
+    head = ("Measured", "Cell", "ms a token", "Samples", "Step")
+    block = table(head, [*rows, *_trace_times(material)], numeric=(2, 3), note=note)
+    return Section("clock", "Beside the clock: with and without the profiler", (block,))
+
+
+def _client_times(material: Material) -> Iterator[tuple[Inline, ...]]:
+    profiled = {placed.cell.axes.get("concurrency", 1) for placed in material.cells("profile")} or {1}
+    for production, label in ((True, "production, no profiler"), (False, "profiler armed, not capturing")):
+        for placed in material.serving(production=production):
+            tpot = placed.cell.figure("tpot.mean") or placed.cell.figure("tpot.p50")
+            if tpot and placed.cell.axes.get("concurrency") in profiled:
+                yield _clock_row(label, placed, tpot)
+    for placed in material.cells("profile"):
+        for figure in placed.cell.figures:
+            if "tpot" in figure.name:
+                yield _clock_row(f"profile: {figure.name}", placed, figure)
+
+
+def _clock_row(label: str, placed: Placed, tpot: Figure) -> tuple[Inline, ...]:
+    return (label, Mark(placed.cell.id, "code"), with_spread(tpot), str(tpot.samples), Mark(placed.place, "code"))
+
+
+def _trace_times(material: Material) -> Iterator[tuple[Inline, ...]]:
+    for window in material.traces.readings:
+        decode = window.document.steps.decode
+        if decode.wall_us.mean is not None:
+            spread = (
+                "" if decode.wall_us.cv is None else f" ± {digits(decode.wall_us.mean * decode.wall_us.cv / 1000, 2)}"
+            )
+            yield (
+                "trace: wall time of a step",
+                Mark(window.name, "code"),
+                f"{digits(decode.wall_us.mean / 1000)}{spread}",
+                str(decode.count),
+                Mark(window.step.id, "code"),
+            )
+
+
+def _milli(micros: float | None) -> str:
+    return ABSENT if micros is None else digits(micros / 1000)
+
+
+def _mean_ms(micros: Sequence[float]) -> str:
+    if not micros:
+        return ABSENT
+    mean, spread = mean_and_spread(micros)
+    return digits(mean / 1000) + (f" ± {digits(spread / 1000, 2)}" if spread is not None else "")
+
+
+def _mean_share(shares: Sequence[float]) -> str:
+    if not shares:
+        return ABSENT
+    mean, spread = mean_and_spread(shares)
+    return share(mean) + (f" ± {digits(100 * spread, 2)}" if spread is not None else "")
