@@ -1,0 +1,5 @@
+"""Fixtures for every test. Those of the lab are in labfixtures.py."""
+
+from tests.labfixtures import fresh_lab_host, lab, lab_host, lab_hosts, make_lab_host
+
+__all__ = ["fresh_lab_host", "lab", "lab_host", "lab_hosts", "make_lab_host"]
