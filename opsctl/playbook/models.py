@@ -70,6 +70,8 @@ class HostEntry(Model):
     """Number of GPUs; default: what nvidia-smi says."""
     alert: tuple[str, ...] = ()
     """argv run on the host when a restore failed three times; tried with --test when a lease is armed."""
+    production: tuple[str, ...] = ()
+    """Production services that a campaign takes down here and brings back. Needed only where several share the host."""
     vars: dict[str, Any] = Field(default_factory=dict)
     """Override a playbook's vars on this host."""
 
@@ -104,9 +106,13 @@ class Traffic(Model):
     """Commands on the host, as argv, that take production out of the load balancer and put it back."""
 
     out: tuple[str, ...] = ()
+    """Run before production stops."""
     in_: tuple[str, ...] = ()
+    """Run after production was restored and verified; the guard runs it too."""
     check: tuple[str, ...] = ()
+    """Exit status 0 says that production is in the load balancer."""
     limit: Duration = 60.0
+    """Longest time for each of them."""
 
 
 class ArgumentEdits(Model):
@@ -124,11 +130,13 @@ class ServiceEntry(Model):
     """One unit that serves a model."""
 
     on: str | None = None
-    """Host or group that has it; default: every host of the inventory."""
+    """Host or group that has it; default: every host of the inventory, for a variant those of its production."""
     role: Role = Role.PRODUCTION
+    """Default: variant where `of` is given, else production."""
     unit: str | None = None
     """systemd unit; default: the service's name with .service."""
     engine: Engine = Engine.VLLM
+    """The server: vllm or sglang. A variant inherits it."""
     url: str | None = None
     """Where it listens, as seen on the host, such as http://127.0.0.1:8000. A variant inherits it."""
     model: str | None = None
@@ -138,13 +146,17 @@ class ServiceEntry(Model):
     tensor_parallel: int | None = Field(default=None, ge=1)
     """Ranks; default: read from the unit's command line."""
     readiness: Readiness = Readiness()
+    """When it counts as serving. A variant inherits what it does not say itself."""
     stop: Stopping = Stopping()
+    """How it is taken down. A variant inherits what it does not say itself."""
     traffic: Traffic = Traffic()
+    """Production: how it leaves the load balancer and comes back."""
     of: str | None = None
     """Variants: the production service that it derives from."""
     profiler: Literal["torch"] | None = None
     """Variants: switch the server's own profiler on, the way its version wants it."""
     args: ArgumentEdits = ArgumentEdits()
+    """Variants: how the command line differs from production's."""
     env: dict[str, str] = Field(default_factory=dict)
     """Variants: environment added to the unit's."""
     exec_prefix: tuple[str, ...] = ()
@@ -159,8 +171,11 @@ class Inventory(Model):
     vars: dict[str, Any] = Field(default_factory=dict)
     """Override a playbook's vars on every host."""
     hosts: dict[str, HostEntry] = Field(min_length=1)
+    """Hosts by name."""
     groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Groups by name: hosts and other groups."""
     services: dict[str, ServiceEntry] = Field(default_factory=dict)
+    """Services by name: a playbook's `serve:` names one of these."""
     notify: tuple[str, ...] = ()
     """Where to say what happened: Apprise URLs, or file:PATH of a file that holds them."""
 

@@ -10,6 +10,8 @@ from opsctl.playbook.models import Model
 from opsctl.quantities import Duration, Size
 
 NOTHING = "nothing"
+CALLS_IN_TTL = 10
+"""A lease lives at least this many call limits, so that one slow call does not lose it."""
 
 
 class ServingBenchmark(Model):
@@ -20,7 +22,9 @@ class ServingBenchmark(Model):
     request_rate: tuple[float, ...] = ()
     """Open loop: requests a second (Poisson arrivals), one cell each."""
     input_tokens: int = Field(default=1024, ge=1)
+    """Tokens in each prompt."""
     output_tokens: int = Field(default=256, ge=1)
+    """Tokens generated for each request (ignore_eos)."""
     requests: int | None = Field(default=None, ge=1)
     """Requests in a round; default: 4 × concurrency, at least 8."""
     duration: Duration | None = None
@@ -113,6 +117,7 @@ STAGES: dict[str, type[Model]] = {
     "collectives": Collectives,
     "command": Command,
 }
+STAGE_OF: dict[type[Model], str] = {options: name for name, options in STAGES.items()}
 
 
 class Step(Model):
@@ -141,6 +146,14 @@ class Lease(Model):
     """The lease on production."""
 
     ttl: Duration = 5 * 60.0
+    """The guard on the host restores production this long after the last sign of life of the controller."""
+    call_limit: Duration | None = None
+    """Longest time for one renewing call; default: a tenth of ttl, at most 10s. ttl must be 10 times as long."""
+
+    @property
+    def renewal_limit(self) -> float:
+        """Seconds that one renewing call may take."""
+        return min(10.0, self.ttl / CALLS_IN_TTL) if self.call_limit is None else self.call_limit
 
 
 class Load(Model):
