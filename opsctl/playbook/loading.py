@@ -16,7 +16,7 @@ from opsctl.playbook.expressions import ExpressionError, has_expression
 from opsctl.playbook.inventory import LoadedInventory
 from opsctl.playbook.inventory_checks import check_var_names
 from opsctl.playbook.nearest import suggestion
-from opsctl.playbook.playbook_checks import check_playbook, playbook_hosts, slug, steps_in
+from opsctl.playbook.playbook_checks import check_playbook, named_hosts, slug, steps_in
 from opsctl.playbook.problems import Findings
 from opsctl.playbook.source import Document, Key, kind_of, read_document
 from opsctl.playbook.steps import STAGES, Playbook, Step
@@ -72,11 +72,20 @@ def load_playbook(
     return _load(read_document(Path(path)), inventory, host, tuple(overrides))
 
 
+def playbook_hosts(path: Path | str, inventory: LoadedInventory) -> tuple[str, ...]:
+    """Return the hosts that a playbook is for, sorted. Raises DefinitionError with all that is wrong with it."""
+    document = read_document(Path(path))
+    hosts = named_hosts(document.data, inventory)
+    if not hosts:
+        _load(document, inventory, None, ())
+    return hosts
+
+
 def load_playbooks(path: Path | str, inventory: LoadedInventory, overrides: Iterable[str] = ()) -> LoadedPlaybook:
     """Load a playbook for all of its hosts. Raises DefinitionError with the problems of all of them, once each."""
     path, overrides = Path(path), tuple(overrides)
     document = read_document(path)
-    hosts = playbook_hosts(document.data, inventory)
+    hosts = named_hosts(document.data, inventory)
     playbooks: dict[str, Playbook] = {}
     problems: dict[Problem, None] = {}
     for host in hosts or (None,):

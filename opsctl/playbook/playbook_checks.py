@@ -53,7 +53,7 @@ def check_playbook(
                 _check_step(findings, step_key, step, phase.get("serve"), services)
 
 
-def playbook_hosts(data: Mapping[str, Any], inventory: LoadedInventory) -> tuple[str, ...]:
+def named_hosts(data: Mapping[str, Any], inventory: LoadedInventory) -> tuple[str, ...]:
     """Return the hosts that a playbook names, sorted; () where the name is no name, which is a problem elsewhere."""
     name = data.get("hosts")
     try:
@@ -78,7 +78,7 @@ def slug(name: str) -> str:
 
 def _check_hosts(findings: Findings, data: Mapping[str, Any], inventory: LoadedInventory) -> tuple[str, ...]:
     name = data.get("hosts")
-    hosts = playbook_hosts(data, inventory)
+    hosts = named_hosts(data, inventory)
     if isinstance(name, str) and not hosts:
         known = [*inventory.inventory.hosts, *inventory.inventory.groups]
         findings.add(("hosts",), f"unknown host or group `{name}` in {inventory.path}{suggestion(name, known)}")
