@@ -1,0 +1,80 @@
+"""``opsctl-payload.pyz STAGE --spec spec.json --out results.jsonl``: run one stage, end with an ``end`` record."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from opsctl.payload import environment
+from opsctl.payload.errors import Cancelled, PayloadError
+from opsctl.payload.output import Output
+
+#: Stage name → module; imported only when asked for, so that one stage's needs are not another's.
+STAGES = {
+    "serving-benchmark": "opsctl.payload.serving",
+    "profile": "opsctl.payload.profiling",
+    "gemm": "opsctl.payload.gemm",
+    "collectives": "opsctl.payload.collectives",
+    "command": "opsctl.payload.command",
+}
+#: Programs that a stage starts from the same file, a process of its own each.
+WORKERS = {
+    "gemm-worker": "opsctl.payload.gemm.worker",
+    "collectives-rank": "opsctl.payload.collectives_rank",
+}
+
+Run = Callable[[Mapping[str, Any], Output], tuple[str, str]]
+
+
+def _cancel(number: int, _frame: FrameType | None) -> None:
+    # Once is enough: a second signal must not interrupt the writing of the end record.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise Cancelled(signal.Signals(number).name)
+
+
+def run_stage(run: Run, spec: Mapping[str, Any], output: Output) -> int:
+    """Run a stage to its end record. Return the exit status: 0 verified, 1 failed or inconclusive."""
+    signal.signal(signal.SIGTERM, _cancel)
+    signal.signal(signal.SIGINT, _cancel)
+    try:
+        output.environment(environment.describe())
+        state, reason = run(spec, output)
+    except Cancelled as cancelled:
+        state, reason = "inconclusive", f"stopped by {cancelled}"
+    except PayloadError as error:
+        state, reason = "failed", str(error)
+    except Exception as error:  # noqa: BLE001 - the border: whatever it was, the end record must say so
+        traceback.print_exc()
+        state, reason = "failed", f"the payload broke: {type(error).__name__}: {error} (see stderr of the unit)"
+    output.environment({"after": environment.gpu_state()})
+    output.end(state, reason)
+    return 0 if state == "verified" else 1
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse the command line and run."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments and arguments[0] in WORKERS:
+        worker: Callable[[list[str]], int] = importlib.import_module(WORKERS[arguments[0]]).main
+        return worker(arguments[1:])
+    parser = argparse.ArgumentParser(prog="opsctl-payload", description=__doc__)
+    parser.add_argument("stage", choices=sorted(STAGES))
+    parser.add_argument("--spec", type=Path, required=True, help="JSON file: what to measure")
+    parser.add_argument("--out", type=Path, required=True, help="JSON Lines file of the results; taken up if it exists")
+    chosen = parser.parse_args(arguments)
+    try:
+        spec = json.loads(chosen.spec.read_bytes())
+    except (OSError, ValueError) as error:
+        parser.error(f"the spec cannot be read: {error}")
+    run: Run = importlib.import_module(STAGES[chosen.stage]).run
+    with Output(chosen.out.resolve()) as output:
+        return run_stage(run, spec, output)

@@ -1,0 +1,272 @@
+"""serving-benchmark: load on a model server, one cell a concurrency or request rate.
+
+Spec: ``url, model, api_key_file, input_tokens, output_tokens, requests, duration, warmup_requests, rounds, seed,
+slo, request_limit, limit, cells: [{id, concurrency | request_rate}]``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from opsctl.payload.errors import CellFailed, PayloadError
+from opsctl.payload.latency import RoundResult, figures, measure_round, series, summarise
+from opsctl.payload.load import Load, Offer, offer_load, poisson_arrivals
+from opsctl.payload.output import Output
+from opsctl.payload.prompts import PromptSource
+from opsctl.payload.server import Server
+from opsctl.payload.statistics import figure
+
+#: Above this share of a core the client measures itself: in an M/M/1 queue the wait is then over 5 × the work.
+SATURATED = 0.85
+FAILED_SHARE = 0.05
+_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
+_QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
+
+
+def request_body(model: str, prompt: str, output_tokens: int) -> bytes:
+    """Return the body of a streamed completion of exactly ``output_tokens`` tokens, with usage."""
+    return json.dumps(
+        {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": output_tokens,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    ).encode()
+
+
+def default_requests(concurrency: int) -> int:
+    """Return how many requests a round has where the playbook does not say: four waves, at least 8."""
+    return max(8, 4 * concurrency)
+
+
+def hit_rate(before: Mapping[str, float], after: Mapping[str, float]) -> float | None:
+    """Return the share of prompt tokens that the prefix cache gave between two readings; None where unknown."""
+    for hits, queries in zip(_HITS, _QUERIES, strict=True):
+        asked = after.get(queries, 0.0) - before.get(queries, 0.0)
+        if asked > 0:
+            return (after.get(hits, 0.0) - before.get(hits, 0.0)) / asked
+    return None
+
+
+class _Cell:
+    """One concurrency or request rate."""
+
+    def __init__(self, spec: Mapping[str, Any], cell: Mapping[str, Any], server: Server, output: Output) -> None:
+        self.spec = spec
+        self.name = str(cell["id"])
+        self.concurrency = int(cell.get("concurrency") or 0)
+        self.rate = float(cell.get("request_rate") or 0.0)
+        self.server = server
+        self.output = output
+        self.processes = 1
+        self.prompts = PromptSource(spec["input_tokens"], count=lambda text: server.count_tokens(spec["model"], text))
+        count = spec.get("requests")
+        self.requests = int(count) if count else default_requests(self.concurrency or 16)
+        self.deadline = time.monotonic() + float(spec["limit"])
+
+    def _bodies(self, count: int) -> list[bytes]:
+        tokens = int(self.spec["output_tokens"])
+        return [request_body(self.spec["model"], self.prompts.next_exact(), tokens) for _ in range(count)]
+
+    def _offer(self, count: int, *, arrivals: list[float] | None = None, duration: float | None = None) -> Offer:
+        return Offer(
+            self.server.url,
+            self._bodies(count),
+            concurrency=0 if arrivals else max(1, self.concurrency),
+            arrivals=arrivals or (),
+            duration=duration,
+            request_limit=float(self.spec["request_limit"]),
+            headers=self.server.headers,
+        )
+
+    def _run(self, offer: Offer, text: str) -> Load:
+        remaining = self.deadline - time.monotonic()
+        return offer_load(
+            offer,
+            processes=self.processes,
+            limit=max(1.0, remaining),
+            progress=lambda done, of: self.output.progress(f"{self.name}, {text}", done, of, every=2.0),
+        )
+
+    def warm_up(self) -> float:
+        """Send the warm-up; return its request rate. Raises CellFailed when nothing came of it."""
+        count = int(self.spec["warmup_requests"])
+        if count == 0:
+            return 0.0
+        load = self._run(self._offer(max(count, 1)), "warm-up")
+        failed = [exchange for exchange in load.exchanges if exchange.error]
+        if len(failed) == len(load.exchanges):
+            msg = f"every warm-up request failed: {failed[0].error}"
+            raise CellFailed(msg)
+        seconds = max(exchange.ended for exchange in load.exchanges) - load.started
+        return len(load.exchanges) / max(seconds, 1e-3)
+
+    def one_round(self, number: int, pace: float) -> tuple[RoundResult, Load]:
+        """Offer one round; again with twice the processes while the client is its own bottleneck."""
+        while True:
+            arrivals = duration = None
+            count = self.requests
+            if self.rate:
+                if self.spec.get("duration"):
+                    count = max(1, round(self.rate * float(self.spec["duration"])))
+                # Every round has arrivals of its own, and the same ones in every run of this seed.
+                arrivals = poisson_arrivals(self.rate, count, seed=int(self.spec["seed"]) * 1000 + number)
+            elif self.spec.get("duration"):
+                duration = float(self.spec["duration"])
+                # The warm-up ran at most at this pace a stream; with room for a server that speeds up.
+                count = max(4 * self.concurrency, int(duration * max(pace, 1.0) * max(1, self.concurrency) * 2))
+            load = self._run(self._offer(count, arrivals=arrivals, duration=duration), f"round {number + 1}")
+            if load.client_cpu <= SATURATED:
+                break
+            if self.processes >= len(os.sched_getaffinity(0)) or self.processes >= (self.concurrency or count):
+                msg = (
+                    f"the client was saturated: {load.client_cpu:.0%} of a core in the busiest of {load.processes} "
+                    "processes, so it would have measured itself"
+                )
+                raise CellFailed(msg)
+            self.processes *= 2
+        result = measure_round(
+            load.exchanges,
+            started=load.started,
+            asked_output=int(self.spec["output_tokens"]),
+            concurrency=self.concurrency,
+            slo=self.spec.get("slo") or {},
+        )
+        if result.completed == 0:
+            why = load.exchanges[0].error if load.exchanges else "none was sent"
+            msg = f"round {number + 1}: no request completed: {why}"
+            raise CellFailed(msg)
+        return result, load
+
+    def measure(self) -> bool:
+        """Measure the cell and record it. Return whether it stands verified."""
+        self.prompts.prepare()
+        pace = self.warm_up()
+        before = self.server.metrics()
+        rounds: list[RoundResult] = []
+        loads: list[Load] = []
+        for number in range(int(self.spec["rounds"])):
+            result, load = self.one_round(number, pace)
+            rounds.append(result)
+            loads.append(load)
+        return self._record(rounds, loads, hit_rate(before, self.server.metrics()))
+
+    def _record(self, rounds: list[RoundResult], loads: list[Load], hits: float | None) -> bool:
+        made = figures(rounds)
+        cpu = max(load.client_cpu for load in loads)
+        made.append(figure("client_cpu", cpu, "ratio", samples=len(loads), formula="CPU time / wall, busiest process"))
+        lag = max(load.lag_p99 for load in loads) * 1e3
+        made.append(
+            figure("client_lag.p99", lag, "ms", samples=len(loads), formula="lateness of the client's event loop")
+        )
+        if hits is not None:
+            formula = "prefix cache hits / queries of /metrics, over all rounds"
+            made.append(figure("prefix_cache_hit_rate", hits, "ratio", formula=formula))
+        completed, failed = sum(each.completed for each in rounds), sum(each.failed for each in rounds)
+        self._write_requests(loads)
+        reason, state = self._verdict(rounds, completed, failed)
+        self.output.cell(
+            self.name, state, reason=reason, figures=made, detail=self._detail(rounds, loads, completed, failed, hits)
+        )
+        self.output.evidence(
+            f"{self.name}: requests that returned tokens",
+            f"{completed} of {completed + failed} over {len(rounds)} rounds",
+        )
+        return state == "verified"
+
+    def _verdict(self, rounds: list[RoundResult], completed: int, failed: int) -> tuple[str, str]:
+        notes = []
+        if failed:
+            notes.append(f"{failed} of {completed + failed} requests failed")
+        short = sum(each.short for each in rounds)
+        if short:
+            notes.append(f"{short} requests returned fewer than {self.spec['output_tokens']} tokens")
+        return "; ".join(notes), "failed" if failed > FAILED_SHARE * (completed + failed) else "verified"
+
+    def _detail(
+        self, rounds: list[RoundResult], loads: list[Load], completed: int, failed: int, hits: float | None
+    ) -> dict[str, Any]:
+        pooled = series([each for load in loads for each in load.exchanges if not each.error])
+        errors: dict[str, int] = {}
+        for load in loads:
+            for exchange in load.exchanges:
+                if exchange.error:
+                    errors[exchange.error] = errors.get(exchange.error, 0) + 1
+        return {
+            "rounds": [
+                {"duration": each.duration, "completed": each.completed, "failed": each.failed, **each.rates}
+                for each in rounds
+            ],
+            "pooled": {name: summarise(values) for name, values in pooled.items() if values},
+            "duration": sum(each.duration for each in rounds),
+            "completed": completed,
+            "failed": failed,
+            "errors": dict(sorted(errors.items(), key=lambda item: -item[1])[:5]),
+            "total_input_tokens": sum(each.input_tokens for each in rounds),
+            "total_output_tokens": sum(each.output_tokens for each in rounds),
+            "prompts": self.prompts.method,
+            "prefix_cache": "unknown: /metrics has no prefix cache counters" if hits is None else f"{hits:.4f}",
+            "processes": max(load.processes for load in loads),
+            "max_concurrency": self.concurrency or None,
+            "request_rate": self.rate or None,
+            "exhausted": any(load.exhausted for load in loads),
+        }
+
+    def _write_requests(self, loads: list[Load]) -> None:
+        path = self.output.folder / f"requests-{slug(self.name)}.jsonl.gz"
+        with gzip.open(path, "wt", compresslevel=5) as file:
+            for number, load in enumerate(loads):
+                for exchange in load.exchanges:
+                    record = {"round": number + 1, **asdict(exchange)}
+                    for stamp in ("scheduled", "sent", "first", "last", "ended"):
+                        # Seconds from the round's start, or null for what never was.
+                        record[stamp] = round(record[stamp] - load.started, 6) if record[stamp] else None
+                    record["gaps"] = [round(gap, 6) for gap in exchange.gaps]
+                    file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        self.output.artifact(path, "requests")
+
+
+def slug(name: str) -> str:
+    """Return a cell's id as part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+
+
+def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
+    """Measure every cell. Returns the state and reason of the ``end`` record."""
+    cells = spec["cells"]
+    with Server(spec["url"], api_key_file=spec.get("api_key_file")) as server:
+        served = server.models()
+        output.evidence("GET /v1/models", ", ".join(served))
+        if spec["model"] not in served:
+            msg = f"{spec['model']} is not served at {server.url}: it serves {', '.join(served) or 'nothing'}"
+            raise PayloadError(msg)
+        output.environment({"engine": {"url": server.url, "version": server.version(), "models": served}})
+        verified = 0
+        for place, cell in enumerate(cells):
+            if cell["id"] in output.verified:
+                verified += 1
+                continue
+            output.progress(str(cell["id"]), place, len(cells))
+            output.cell(cell["id"], "running")
+            try:
+                verified += _Cell(spec, cell, server, output).measure()
+            except PayloadError as error:
+                output.cell(cell["id"], "failed", reason=str(error))
+    return verdict(verified, len(cells))
+
+
+def verdict(verified: int, planned: int) -> tuple[str, str]:
+    """Return state and reason: how many of how many."""
+    state = "verified" if verified == planned else "failed"
+    return state, f"{verified} of {planned} cells measured"
