@@ -33,9 +33,11 @@ where, and what to do next.
     ├── TraceError                no file of a folder could be read
     ├── LeaseError
     │   ├── HostHeld           4  someone else holds the host
-    │   └── LeaseLost             the token is gone: the guard has acted, or acts now
+    │   ├── LeaseLost             the token is gone: the guard has acted, or acts now
+    │   └── GuardSilent           the lease holds, but nobody watches it: restore now, by ourselves
     ├── JournalError              the record of a run cannot be read or written
-    └── Interrupted          130
+    ├── Interrupted          130
+    └── Defect                    opsctl itself is wrong; production is restored all the same
 """
 
 from __future__ import annotations
@@ -261,6 +263,10 @@ class LeaseLost(LeaseError):
     """The token is gone: the guard restored production, or does so now."""
 
 
+class GuardSilent(LeaseError):
+    """The lease holds, but the guard has stopped looking: nobody would restore production if we died now."""
+
+
 class JournalError(OpsctlError):
     """The record of a run cannot be read or written."""
 
@@ -269,3 +275,7 @@ class Interrupted(OpsctlError):
     """A person, or the system, asked the run to stop."""
 
     exit_code = ExitCode.INTERRUPTED
+
+
+class Defect(OpsctlError):
+    """opsctl itself is wrong. Production is restored all the same, and the place is named for a report."""

@@ -1,0 +1,223 @@
+"""How the controller speaks to the guard on a host: install it, arm, renew and release a lease, look, break.
+
+Every function works with any ``Host``, in either scope, and raises only errors of ``opsctl.errors``. What the
+guard answers is read in ``view.py``; what a lease asks for is written in ``terms.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from opsctl.deadline import Deadline
+from opsctl.errors import CommandFailed, HostHeld, LeaseError, LeaseLost, NotGuardable
+from opsctl.host.guard import SERVICE, guard_argv
+from opsctl.host.guard.terms import LeaseTerms
+from opsctl.host.guard.view import LeaseView, parse_view
+from opsctl.host.protocol import Completed, Host
+
+__all__ = [
+    "Lease",
+    "LeaseTerms",
+    "LeaseView",
+    "abandon",
+    "arm",
+    "break_",
+    "confirm",
+    "holds",
+    "install",
+    "release",
+    "renew",
+    "show",
+    "uninstall",
+    "version",
+]
+
+_UNFIT, _HELD, _NOT_ACTIVE, _LOST, _BUSY = 2, 4, 5, 7, 8
+
+# The script comes in by stdin and the unit as an argument: one call, and nothing is left behind on a lost link
+# but a folder in /tmp.
+_INSTALL = (
+    'folder=$(mktemp -d) && trap \'rm -rf "$folder"\' EXIT && cat >"$folder/opsctl-guard" && '
+    'printf %s "$1" >"$folder/unit" && shift && sh "$folder/opsctl-guard" "$@" install "$folder/unit"'
+)
+_UNINSTALL = (
+    'folder=$(mktemp -d) && trap \'rm -rf "$folder"\' EXIT && cat >"$folder/opsctl-guard" && '
+    'sh "$folder/opsctl-guard" "$@" uninstall'
+)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A lease that this controller holds. ``remaining`` is what was left of it, in seconds, when the host spoke.
+
+    ``tick_age`` is how long ago the guard last looked; ``silent`` when that is too long for it to be alive.
+    """
+
+    token: int
+    run: str
+    ttl: float
+    boot_id: str
+    remaining: float
+    tick_age: float = 0.0
+
+    @property
+    def silent(self) -> bool:
+        """Whether the guard has stopped looking: nobody would restore production if this controller died."""
+        return self.tick_age > 30
+
+
+def version() -> str:
+    """Return the version of the guard that this opsctl brings: the sha256 of its text."""
+    return hashlib.sha256(_script()).hexdigest()
+
+
+def install(host: Host, *, deadline: Deadline) -> None:
+    """Put the guard and its unit on the host; the same version under a live lease is left alone.
+
+    Raises HostHeld when a lease is live and the version differs, NotGuardable when the host cannot be guarded.
+    """
+    seen = show(host, deadline=deadline)
+    if seen is not None and seen.live and seen.version == version():
+        return
+    unit = resources.files("opsctl.host.guard").joinpath(SERVICE).read_text(encoding="utf-8")
+    argv = ("sh", "-c", _INSTALL, "opsctl-guard", unit, *_scope(host))
+    done = host.run(argv, stdin=_script(), deadline=deadline, check=False)
+    _judge(host, done, "install the guard")
+
+
+def uninstall(host: Host, *, deadline: Deadline) -> None:
+    """Remove the guard and its unit; lease history and log stay. Raises HostHeld while a lease is live."""
+    done = host.run(
+        ("sh", "-c", _UNINSTALL, "opsctl-guard", *_scope(host)), stdin=_script(), deadline=deadline, check=False
+    )
+    _judge(host, done, "remove the guard")
+
+
+def arm(host: Host, terms: LeaseTerms, *, deadline: Deadline) -> Lease:
+    """Arm a lease and return it once the guard has been seen to watch it. Asking twice for the same is safe.
+
+    Raises NotGuardable, HostHeld. Production is not touched by it.
+    """
+    done = _ask(host, "arm", stdin=terms.encode(version()), deadline=deadline)
+    return _lease(_judge(host, done, "arm a lease"))
+
+
+def renew(host: Host, lease: Lease, *, deadline: Deadline) -> Lease:
+    """Move the deadline to a whole ttl from now. Raises LeaseLost."""
+    done = _ask(host, "renew", str(lease.token), deadline=deadline)
+    return _lease(_judge(host, done, "renew the lease"))
+
+
+def release(host: Host, lease: Lease, *, deadline: Deadline) -> LeaseView:
+    """Close a lease after production was verified. Raises LeaseLost; LeaseError when production is not active."""
+    done = _ask(host, "release", str(lease.token), deadline=deadline)
+    return _judge(host, done, "release the lease")
+
+
+def show(host: Host, *, deadline: Deadline) -> LeaseView | None:
+    """Return what the host says of its lease, live or closed; None where no guard is installed."""
+    done = _ask(host, "show", deadline=deadline)
+    if done.exit_status != 0 and _missing(done):
+        return None
+    return _judge(host, done, "read the lease")
+
+
+def break_(host: Host, *, by: str, deadline: Deadline) -> LeaseView | None:
+    """End whatever lease there is: its holder is fenced off and the guard restores production, at once.
+
+    Under a restore that backs off it makes the guard try again now. Returns what then stands; None where no guard is.
+    """
+    done = _ask(host, "break", by, deadline=deadline)
+    if done.exit_status != 0 and _missing(done):
+        return None
+    return _judge(host, done, "break the lease")
+
+
+def confirm(host: Host, *, by: str, deadline: Deadline) -> LeaseView:
+    """Close a lease whose restore the guard could not verify itself, after somebody saw production serve."""
+    return _judge(host, _ask(host, "confirm", by, deadline=deadline), "confirm the restore")
+
+
+def abandon(host: Host, *, by: str, deadline: Deadline) -> LeaseView:
+    """Close whatever lease there is and restore nothing: a person takes over from here."""
+    return _judge(host, _ask(host, "abandon", by, deadline=deadline), "abandon the lease")
+
+
+def holds(host: Host, token: int, *, deadline: Deadline) -> bool:
+    """Return whether a token holds at this moment."""
+    done = _ask(host, "holds", str(token), deadline=deadline)
+    if done.exit_status in {0, 1}:
+        return done.exit_status == 0
+    _judge(host, done, "look at the token")
+    return False
+
+
+def _script() -> bytes:
+    return resources.files("opsctl.host.guard").joinpath("opsctl-guard").read_bytes()
+
+
+def _scope(host: Host) -> tuple[str, ...]:
+    return ("--user",) if host.entry.scope == "user" else ()
+
+
+def _ask(host: Host, *arguments: str, deadline: Deadline, stdin: bytes = b"") -> Completed:
+    return host.run(guard_argv(host.entry, *arguments), stdin=stdin, deadline=deadline, check=False)
+
+
+def _missing(done: Completed) -> bool:
+    """Whether the shell did not find the script (dash: cannot open; bash: No such file; both without a view)."""
+    said = done.stderr.decode(errors="replace")
+    return not done.stdout and ("annot open" in said or "No such file" in said)
+
+
+def _lease(view: LeaseView) -> Lease:
+    return Lease(view.token, view.run, view.ttl, view.boot_id, view.remaining, view.tick_age)
+
+
+def _judge(host: Host, done: Completed, wanted: str) -> LeaseView:
+    """Return what the guard showed, or raise for its exit status."""
+    view = parse_view(done.text)
+    said = _last_line(done)
+    if done.exit_status == 0:
+        return view
+    if done.exit_status == _HELD:
+        raise HostHeld(
+            f"{host.name} is held by {view.holder or 'someone else'}",
+            wanted=wanted,
+            seen=f"{view.describe()} ({said})",
+            where=host.name,
+            hint=f"wait, or: opsctl lease show {host.name}; opsctl lease break {host.name}",
+        )
+    if done.exit_status == _LOST:
+        raise LeaseLost(
+            f"the lease on {host.name} is gone: {view.describe()}",
+            wanted=wanted,
+            seen=view.log[-1] if view.log else said,
+            where=host.name,
+            hint=f"opsctl lease show {host.name}",
+        )
+    if done.exit_status == _NOT_ACTIVE:
+        raise LeaseError(f"the lease on {host.name} stays: {said}", wanted=wanted, where=host.name)
+    if done.exit_status == _UNFIT or _missing(done):
+        raise NotGuardable(
+            f"{host.name} cannot be guarded: {said}",
+            wanted=wanted,
+            where=host.name,
+            hint=f"opsctl guard install {host.name}" if _missing(done) or "version" in said else None,
+        )
+    raise CommandFailed(
+        f"the guard on {host.name} could not {wanted}",
+        exit_status=done.exit_status,
+        stderr=done.stderr.decode(errors="replace"),
+        seen=said or "no output",
+        where=host.name,
+        hint="the lock is held by something that hangs" if done.exit_status == _BUSY else None,
+    )
+
+
+def _last_line(done: Completed) -> str:
+    lines: Sequence[str] = done.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("opsctl-guard: ") if lines else ""
