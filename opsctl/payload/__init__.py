@@ -16,6 +16,6 @@ def build_zipapp(out: Path) -> Path:
     The same installation gives the same bytes and so the same name: a host that has the file needs no second
     copy. Raises StageError when a package that it must carry is not installed.
     """
-    from opsctl.payload.bundle import build  # noqa: PLC0415 - not inside the zipapp itself
+    from opsctl.payload.bundle import build
 
     return build(out)

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from opsctl.playbook.models import HostEntry, Model, ServiceEntry
-
 from opsctl.results import Cell, StepResult
 
 

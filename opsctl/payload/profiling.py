@@ -1,0 +1,275 @@
+"""profile: windows of steady decode under the server's own profiler, until every rank's file is proven whole.
+
+Spec: ``url, model, api_key_file, engine, trace_dir, ranks, with, warmup_requests, requests, input_tokens,
+output_tokens, flush_limit, request_limit, limit, keep, cells: [{id, concurrency, window}]``.
+
+A status 200 proves nothing here: start and stop that fail inside workers are logged and swallowed by the server.
+What counts is N files that parse to their end and hold events.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from opsctl.payload.errors import CellFailed, PayloadError
+from opsctl.payload.latency import measure_round
+from opsctl.payload.load import Offer, offer_load
+from opsctl.payload.output import Output
+from opsctl.payload.prompts import PromptSource
+from opsctl.payload.server import Server
+from opsctl.payload.serving import request_body, slug, verdict
+from opsctl.payload.statistics import figure, mean, std
+from opsctl.payload.tracefiles import Seen, bring, changed, rank_files, snapshot, total
+
+_POLL = 1.0
+_START_LIMIT = 120.0
+_SETTLE = 120.0  # seconds for files to become whole once stop_profile has returned
+
+
+class _Window:
+    """One window: the same load without and with the profiler, then the files."""
+
+    def __init__(self, spec: Mapping[str, Any], cell: Mapping[str, Any], server: Server, output: Output) -> None:
+        self.spec = spec
+        self.cell = cell
+        self.name = str(cell["id"])
+        self.concurrency = int(cell["concurrency"])
+        self.server = server
+        self.output = output
+        self.folder = Path(str(spec["trace_dir"]))
+        self.prompts = PromptSource(spec["input_tokens"], count=lambda text: server.count_tokens(spec["model"], text))
+
+    def load(self, requests: int, text: str) -> list[float]:
+        """Send requests and return their TPOT in ms. Raises CellFailed when any of them failed."""
+        tokens = int(self.spec["output_tokens"])
+        offer = Offer(
+            self.server.url,
+            [request_body(self.spec["model"], self.prompts.next_exact(), tokens) for _ in range(requests)],
+            concurrency=min(self.concurrency, requests),
+            request_limit=float(self.spec["request_limit"]),
+            headers=self.server.headers,
+        )
+        done = offer_load(
+            offer,
+            limit=float(self.spec["request_limit"]) * max(1, -(-requests // self.concurrency)),
+            progress=lambda some, of: self.output.progress(f"{self.name}, {text}", some, of, every=2.0),
+        )
+        failed = [exchange.error for exchange in done.exchanges if exchange.error]
+        if failed:
+            msg = f"{text}: {len(failed)} of {requests} requests failed: {failed[0]}"
+            raise CellFailed(msg)
+        return list(measure_round(done.exchanges, started=done.started, asked_output=tokens).pooled["tpot"])
+
+    def start(self) -> None:
+        """Switch the profiler on. Raises CellFailed when the server says no."""
+        body: dict[str, Any] | None = None
+        if self.spec.get("engine") == "sglang":
+            # SGLang is told where to write with each start, and would record stacks by itself.
+            activities = ["CPU", "GPU"] if self.spec["with"] == "torch" else ["CUDA_PROFILER"]
+            body = {"output_dir": str(self.folder), "activities": activities, "with_stack": False}
+        response = self.server.request("POST", "/start_profile", limit=_START_LIMIT, json=body)
+        if response.status_code == 404:
+            msg = "POST /start_profile answered 404: this server was not started with its profiler on"
+            raise CellFailed(msg)
+        refused = self.spec.get("engine") == "sglang" and "start profiling" not in response.text.lower()
+        if response.status_code != 200 or refused:
+            msg = f"POST /start_profile answered {response.status_code}: {response.text[:200] or 'no text'}"
+            raise CellFailed(msg)
+
+    def stop(self, before: Mapping[str, Seen]) -> float:
+        """Switch the profiler off, however long it takes, with the growth of the files as progress; return seconds."""
+        limit = float(self.spec["flush_limit"])
+        failure: list[PayloadError] = []
+
+        def ask() -> None:
+            try:
+                response = self.server.request("POST", "/stop_profile", limit=limit)
+                if response.status_code != 200:
+                    failure.append(CellFailed(f"POST /stop_profile answered {response.status_code}"))
+            except PayloadError as error:
+                failure.append(error)
+
+        began = time.monotonic()
+        asked = threading.Thread(target=ask, daemon=True)
+        asked.start()
+        while asked.is_alive() and time.monotonic() - began < limit:
+            asked.join(_POLL)
+            written = total(changed(before, snapshot(self.folder)))
+            text = f"{self.name}, traces are written: {written / 1e6:.1f} MB"
+            self.output.progress(text, time.monotonic() - began, limit, every=5.0)
+        if asked.is_alive():
+            msg = f"POST /stop_profile did not return within {limit:g} s"
+            raise CellFailed(msg)
+        if failure:
+            raise CellFailed(str(failure[0]))
+        return time.monotonic() - began
+
+    def settled(self, before: Mapping[str, Seen]) -> list[Seen]:
+        """Wait until there are N rank files whose sizes no longer change and that are whole. Raises CellFailed."""
+        wanted = int(self.spec["ranks"])
+        end = time.monotonic() + _SETTLE
+        last: dict[Path, int] = {}
+        while True:
+            files = rank_files(changed(before, snapshot(self.folder)))
+            sizes = {seen.path: seen.size for seen in files}
+            stable = sizes == last
+            problems = [problem for seen in files for problem in check_file(seen.path)] if stable else []
+            if stable and len(files) >= wanted and not problems:
+                break
+            last = sizes
+            if time.monotonic() > end:
+                raise CellFailed(_what_is_missing(files, wanted, problems))
+            # A server that named no file at all has nothing left to write: do not wait for it that long.
+            if stable and not files:
+                end = min(end, time.monotonic() + 10.0)
+            time.sleep(_POLL)
+        if len(files) > wanted:
+            names = ", ".join(seen.path.name for seen in files)
+            msg = f"{len(files)} rank files for {wanted} ranks: {names}"
+            raise CellFailed(msg)
+        return files
+
+    def analyse(self, paths: Sequence[Path]) -> dict[str, Any]:
+        """Analyse the files here, where they lie; write the document beside them."""
+        from opsctl import trace
+
+        analysis = trace.analyse(list(paths), world_size=int(self.spec["ranks"]))
+        document: dict[str, Any] = analysis.document()
+        path = self.output.folder / f"trace-{slug(self.name)}.json"
+        path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        self.output.artifact(path, "trace-analysis")
+        return document
+
+    def measure(self) -> None:
+        """Measure the window and record it."""
+        count = int(self.spec["requests"]) * self.concurrency
+        warm = int(self.spec["warmup_requests"])
+        if warm:
+            self.load(max(warm, self.concurrency), "warm-up")
+        plain = self.load(count, "without the profiler")
+        before = snapshot(self.folder)
+        self.start()
+        try:
+            profiled = self.load(count, "with the profiler")
+        except PayloadError:
+            # Left on, the profiler would slow and fill whatever comes next. Not so when we are told to stop:
+            # a flush takes minutes, and the server is about to be taken down.
+            self.stop(before)
+            raise
+        flush = self.stop(before)
+        take = self._take_reports if self.spec["with"] == "nsys" else self._take_traces
+        detail = take(before)
+        self.output.cell(
+            self.name,
+            "verified",
+            figures=[
+                _tpot("tpot.unprofiled", plain, "right before the window, same load"),
+                _tpot("tpot.profiled", profiled, "inside the window"),
+                figure("profiler.slowdown", mean(profiled) / mean(plain), "ratio", formula="TPOT with / without"),
+                figure("flush.time", flush, "s", formula="POST /stop_profile, wall"),
+            ],
+            detail={"requests": count, "concurrency": self.concurrency, **detail},
+        )
+
+    def _take_traces(self, before: Mapping[str, Seen]) -> dict[str, Any]:
+        files = self.settled(before)
+        here = self.output.folder / "traces" / slug(self.name)
+        taken = []
+        for seen in files:
+            target = here / seen.path.name
+            bring(seen.path, target)
+            self.output.artifact(target, "trace")
+            taken.append(target)
+        self.output.evidence(
+            f"{self.name}: rank files that parse to their end",
+            f"{len(taken)} of {self.spec['ranks']}, {sum(path.stat().st_size for path in taken)} bytes",
+        )
+        document = self.analyse(taken)
+        ranks = document.get("ranks", [])
+        kernels = any(rank.get("device") for rank in ranks)
+        return {
+            "files": [path.name for path in taken],
+            "device_events": kernels,
+            "note": "" if kernels else "no device kernels: what is shown is the host's operators",
+            "problems": document.get("problems", []),
+        }
+
+    def _take_reports(self, before: Mapping[str, Seen]) -> dict[str, Any]:
+        end = time.monotonic() + _SETTLE
+        while True:
+            reports = [s for s in changed(before, snapshot(self.folder)) if s.path.suffix == ".nsys-rep" and s.size]
+            if reports:
+                break
+            if time.monotonic() > end:
+                msg = f"no .nsys-rep appeared in {self.folder}: is the service started under nsys profile?"
+                raise CellFailed(msg)
+            time.sleep(_POLL)
+        names = []
+        for seen in reports:
+            target = self.output.folder / "traces" / slug(self.name) / seen.path.name
+            bring(seen.path, target)
+            self.output.artifact(target, "nsys-report")
+            names.append(target.name)
+        return {"files": names}
+
+
+def _tpot(name: str, values: Sequence[float], when: str) -> dict[str, Any]:
+    formula = f"mean of (E2EL − TTFT) / (output tokens − 1), {when}"
+    return figure(name, mean(values), "ms", samples=len(values), spread=std(values), formula=formula)
+
+
+def _what_is_missing(files: Sequence[Seen], wanted: int, problems: Sequence[str]) -> str:
+    parts = []
+    if len(files) < wanted:
+        parts.append(f"{len(files)} of {wanted} rank files appeared within {_SETTLE:g} s of /stop_profile's return")
+    parts.extend(problems)
+    return "; ".join(parts) or f"the files still grew {_SETTLE:g} s after /stop_profile returned"
+
+
+def check_file(path: Path) -> list[str]:
+    """Return what keeps a rank file from being proof, each naming the file; empty when it is whole and holds events."""
+    from opsctl import trace
+
+    found = trace.verify_file(path)
+    problems = [f"{path.name}: {problem}" for problem in found.problems]
+    if not found.whole and not problems:
+        problems.append(f"{path.name}: it is cut short")
+    if found.whole and found.events == 0:
+        problems.append(f"{path.name}: it holds no events")
+    return problems
+
+
+def _fit(spec: Mapping[str, Any]) -> None:
+    if spec["with"] == "nsys" and shutil.which("nsys") is None:
+        msg = "nsys is not on this host's PATH: install Nsight Systems, or profile with torch"
+        raise PayloadError(msg)
+
+
+def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
+    """Profile every window. Returns the state and reason of the ``end`` record."""
+    _fit(spec)
+    cells = spec["cells"]
+    verified = 0
+    with Server(spec["url"], api_key_file=spec.get("api_key_file")) as server:
+        output.environment({"engine": {"url": server.url, "version": server.version(), "models": server.models()}})
+        for place, cell in enumerate(cells):
+            if cell["id"] in output.verified:
+                verified += 1
+                continue
+            output.progress(str(cell["id"]), place, len(cells))
+            output.cell(cell["id"], "running")
+            try:
+                _Window(spec, cell, server, output).measure()
+                verified += 1
+            except PayloadError as error:
+                output.cell(cell["id"], "failed", reason=str(error))
+            except OSError as error:
+                reason = f"the traces could not be taken: {error.strerror or error} ({error.filename or ''})"
+                output.cell(cell["id"], "failed", reason=reason)
+    return verdict(verified, len(cells))

@@ -1,0 +1,82 @@
+"""Stage profile: traces of steady decode, each rank's file proven whole, analysed where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from opsctl.errors import StageError
+from opsctl.playbook.models import Model
+from opsctl.playbook.steps import Profile
+from opsctl.results import Cell, StepResult
+from opsctl.stages.base import Invocation, StageContext
+from opsctl.stages.judging import judge_records
+from opsctl.stages.serving_benchmark import served
+
+_REQUEST_LIMIT = 600.0
+_FETCH = {
+    "all": ("traces/*/*",),
+    # The rank stands in the name: …_rank0.<time>…, …-rank-0.<time>… (vLLM), …-TP-0.trace… (SGLang).
+    "rank0": ("traces/*/*rank0.*", "traces/*/*rank-0.*", "traces/*/*TP-0*", "traces/*/*.nsys-rep"),
+    "none": (),
+}
+
+
+class ProfileStage:
+    """One cell a concurrency and window."""
+
+    name: ClassVar[str] = "profile"
+    options: ClassVar[type[Model]] = Profile
+    needs: ClassVar[Literal["serving", "nothing", "any"]] = "serving"
+
+    def cells(self, options: Profile, context: StageContext) -> tuple[Cell, ...]:
+        """Enumerate windows of each concurrency."""
+        return tuple(
+            Cell(id=f"concurrency={count}/window={window}", axes={"concurrency": count, "window": window})
+            for count in dict.fromkeys(options.concurrency)
+            for window in range(1, options.windows + 1)
+        )
+
+    def invocation(self, options: Profile, context: StageContext, cells: Sequence[Cell]) -> Invocation:
+        """Say what to run. Raises StageError when the ranks or the folder of the traces are not known."""
+        url, model = served(context)
+        service = context.service
+        ranks = service.tensor_parallel if service else None
+        if ranks is None:
+            raise StageError(
+                f"{context.step}: the number of ranks of {context.service_name} is not known",
+                where=context.host_name,
+                hint="give the service `tensor-parallel` in the inventory",
+            )
+        if not context.trace_dir:
+            raise StageError(
+                f"{context.step}: {context.service_name} has no folder for traces",
+                where=context.host_name,
+                hint="profile a variant with `profiler: torch`: production runs without",
+            )
+        spec = {
+            "url": url,
+            "model": model,
+            "api_key_file": service.api_key_file if service else None,
+            "engine": service.engine.value if service else "vllm",
+            "trace_dir": context.trace_dir,
+            "ranks": ranks,
+            "with": options.with_,
+            "request_limit": _REQUEST_LIMIT,
+            **options.model_dump(
+                include={"warmup_requests", "requests", "input_tokens", "output_tokens", "flush_limit", "limit"}
+            ),
+            "cells": [{"id": cell.id, **cell.axes} for cell in cells],
+        }
+        collect = ("trace-*.json", *_FETCH[options.fetch])
+        return Invocation(payload=self.name, spec=spec, limit=options.limit, collect=collect)
+
+    def judge(
+        self,
+        options: Profile,
+        context: StageContext,
+        planned: Sequence[Cell],
+        records: Sequence[Mapping[str, Any]],
+    ) -> StepResult:
+        """Return every window. Profiled numbers are slow numbers: the result says that it is profiled."""
+        return judge_records(self.name, planned, records, profiled=True)
