@@ -135,7 +135,9 @@ class TransientUnit:
 class Systemd(Protocol):
     """systemd of one host in one scope. Reading methods work on any bridge, changing ones only on a fenced one."""
 
-    def status(self, unit: str, *, deadline: Deadline) -> UnitStatus: ...
+    def status(self, unit: str, *, deadline: Deadline) -> UnitStatus:
+        """Return one reading. Where there is no such unit, its load_state is not-found: that is no error."""
+        ...
 
     def list_units(self, *patterns: str, deadline: Deadline) -> tuple[UnitStatus, ...]:
         """Return loaded units whose names match a glob, with the fields that ListUnitsByPatterns gives."""
@@ -145,21 +147,33 @@ class Systemd(Protocol):
         """Start and await the job (subscribe, start, await JobRemoved). Raises JobFailed unless done."""
         ...
 
-    def stop(self, unit: str, *, deadline: Deadline) -> JobOutcome: ...
+    def stop(self, unit: str, *, deadline: Deadline) -> JobOutcome:
+        """Stop and await the job. Raises JobFailed unless done, UnitNotFound where it is not loaded."""
+        ...
 
-    def start_transient(self, unit: TransientUnit, *, deadline: Deadline) -> JobOutcome: ...
+    def start_transient(self, unit: TransientUnit, *, deadline: Deadline) -> JobOutcome:
+        """Make a unit and start it: done means that its program was executed. Raises JobFailed, BusError."""
+        ...
 
-    def kill(self, unit: str, signal: int, *, deadline: Deadline) -> None: ...
+    def kill(self, unit: str, signal: int, *, deadline: Deadline) -> None:
+        """Send a signal to every process of a unit. Raises UnitNotFound."""
+        ...
 
-    def reset_failed(self, unit: str, *, deadline: Deadline) -> None: ...
+    def reset_failed(self, unit: str, *, deadline: Deadline) -> None:
+        """Forget that a unit failed, and its start counter. Raises UnitNotFound where it is not loaded."""
+        ...
 
-    def daemon_reload(self, *, deadline: Deadline) -> None: ...
+    def daemon_reload(self, *, deadline: Deadline) -> None:
+        """Have systemd read all unit files again (others' pending edits too)."""
+        ...
 
     def processes(self, unit: str, *, deadline: Deadline) -> tuple[tuple[int, str], ...]:
         """Return (pid, command line) of every process in the unit's cgroup."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End it, and every thread of it."""
+        ...
 
 
 class Host(Protocol):
@@ -173,7 +187,9 @@ class Host(Protocol):
         """/var/lib/opsctl in system scope; the user's own state folder in user scope. Runs lie under it in runs/."""
         ...
 
-    def boot_id(self, *, deadline: Deadline) -> str: ...
+    def boot_id(self, *, deadline: Deadline) -> str:
+        """Return what /proc/sys/kernel/random/boot_id says now."""
+        ...
 
     def run(
         self,
@@ -199,16 +215,25 @@ class Host(Protocol):
         """Write whole or not at all: temporary file, sync, rename, sync of the folder; parents are made."""
         ...
 
-    def put(self, local: Path, remote: str, *, deadline: Deadline, mode: int = 0o644) -> FileRecord: ...
+    def put(self, local: Path, remote: str, *, deadline: Deadline, mode: int = 0o644) -> FileRecord:
+        """Copy a file to the host, whole or not at all; the sum is checked there."""
+        ...
 
-    def get(self, remote: str, local: Path, *, deadline: Deadline) -> FileRecord: ...
+    def get(self, remote: str, local: Path, *, deadline: Deadline) -> FileRecord:
+        """Copy a file from the host, whole or not at all. Raises HostError when it changed meanwhile."""
+        ...
 
     def journal(self, unit: str, *, after: str | None, deadline: Deadline, limit: int = 2000) -> JournalBatch:
         """Return the unit's entries after a cursor; with None, no lines and the cursor of now."""
         ...
 
     def http(self, base_url: str, *, headers: Mapping[str, str] | None = None) -> httpx.Client:
-        """Return a client whose connections leave from the host (direct-tcpip), with a limit on every phase."""
+        """Return a client whose connections leave from the host (direct-tcpip), with a limit on every phase.
+
+        A request takes a total limit as ``extensions={"deadline": Deadline}`` (default: 120 s); past it,
+        DeadlineExceeded is raised, and TransportLost where the link dies. What HTTP itself meets (refused,
+        a phase's timeout) stays httpx's own error.
+        """
         ...
 
     def systemd(self) -> Systemd:
@@ -226,4 +251,6 @@ class Host(Protocol):
         """Make the link anew. Raises HostRebooted when boot_id changed."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End it, and every thread of it."""
+        ...

@@ -1,0 +1,260 @@
+"""A connected host: the protocol's ``Host``, written once over any link."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from opsctl.deadline import Deadline
+from opsctl.errors import CommandFailed, HostRebooted, LeaseLost, PrivilegeMissing
+from opsctl.host import files, journal
+from opsctl.host.link import Ended, Link
+from opsctl.host.protocol import Completed, FileRecord, JournalBatch, Systemd
+from opsctl.host.quoting import show_argv
+
+if TYPE_CHECKING:
+    import httpcore
+    import httpx
+
+    from opsctl.host.systemd import BusSystemd
+    from opsctl.playbook.models import HostEntry
+
+BRIDGE_LIMIT = 20.0
+"""Seconds in which a bridge to systemd must stand."""
+_HOST_MARGIN = 5
+"""Seconds after our own deadline at which the host ends a program that we no longer hear of."""
+_SUDO_REFUSED = re.compile(
+    rb"^sudo: .*(password|sudoers|not allowed|may not run|tty|terminal|askpass|account|setuid)"
+    rb"|^Sorry, user .* (is not allowed|may not run)"
+    rb"|sudo: (command )?not found",
+    re.MULTILINE,
+)
+# Who and what is there, in one round trip.
+_GREETING = (
+    'cat /proc/sys/kernel/random/boot_id; id -u; echo "${XDG_STATE_HOME:-${HOME:-/root}/.local/state}"; '
+    "test -d /run/systemd/system && echo systemd || echo none"
+)
+
+
+class ConnectedHost:
+    """One host, over a link that ``reach`` makes and makes anew. Threads may share it."""
+
+    def __init__(self, name: str, entry: HostEntry, reach: Callable[[Deadline], Link], *, deadline: Deadline) -> None:
+        self.name = name
+        self.entry = entry
+        self._reach = reach
+        self._lock = threading.RLock()
+        self._reading: BusSystemd | None = None
+        self._fenced: dict[int, BusSystemd] = {}
+        self._uid = ""
+        self._link = reach(deadline)
+        try:
+            self._greet(deadline)
+        except BaseException:
+            self._link.close()
+            raise
+
+    def _greet(self, deadline: Deadline) -> None:
+        said = self.run(("sh", "-c", _GREETING), deadline=deadline, become=False).text.splitlines()
+        self._boot_id, self._uid, self._user_state, manager = said[-4:]
+        self.has_systemd = manager == "systemd"
+
+    @property
+    def user_scope(self) -> bool:
+        """Whether the services are the user's own."""
+        return self.entry.scope == "user"
+
+    @property
+    def state_dir(self) -> str:
+        """Where opsctl keeps its things on the host. See ``Host.state_dir``."""
+        return f"{self._user_state}/opsctl" if self.user_scope else "/var/lib/opsctl"
+
+    def boot_id(self, *, deadline: Deadline) -> str:
+        """Return the boot_id as the host says it now."""
+        return self.run(("cat", "/proc/sys/kernel/random/boot_id"), deadline=deadline, become=False).text.strip()
+
+    def sudo(self, become: bool | None) -> bool:  # noqa: FBT001 - the protocol's own three-valued word
+        """Whether sudo goes in front: as asked or as the inventory says, and never for root."""
+        return (self.entry.become if become is None else become) and self._uid != "0"
+
+    def on_bus(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Return argv with what it needs to reach the bus of the host's scope."""
+        if self.user_scope:
+            return ("env", f"XDG_RUNTIME_DIR=/run/user/{self._uid}", *argv)
+        return ("env", "LC_ALL=C.UTF-8", *(["sudo", "-n", "--"] if self.sudo(None) else []), *argv)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        deadline: Deadline,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+        become: bool | None = None,
+    ) -> Completed:
+        """Run a program to its end. See ``Host.run``. ``env`` is visible in the host's process list: no secrets."""
+        pieces: list[bytes] = []
+        ended = self.execute(
+            argv,
+            deadline=deadline,
+            stdin=[stdin] if stdin else [],
+            stdout=pieces.append,
+            env=env,
+            become=become,
+        )
+        done = Completed(tuple(argv), ended.exit_status, b"".join(pieces), ended.stderr, ended.seconds)
+        if check and done.exit_status != 0:
+            stderr = ended.stderr.decode(errors="replace").strip()
+            status = f"status {done.exit_status}" if done.exit_status >= 0 else "a signal"
+            raise CommandFailed(
+                f"{show_argv(argv)} ended with {status} on {self.name}",
+                exit_status=done.exit_status,
+                stderr=stderr,
+                seen=stderr[-600:] or done.text[-600:] or "no output",
+                where=self.name,
+            )
+        return done
+
+    def execute(
+        self,
+        argv: Sequence[str],
+        *,
+        deadline: Deadline,
+        stdin: Iterable[bytes] = (),
+        stdout: Callable[[bytes], object],
+        env: Mapping[str, str] | None = None,
+        become: bool | None = None,
+    ) -> Ended:
+        """Run a program with streams as callables. Raises PrivilegeMissing where sudo refuses.
+
+        The host ends the program too, a little after our deadline: a lost link leaves nothing running.
+        """
+        sudo = self.sudo(become)
+        limit = math.ceil(deadline.remaining()) + _HOST_MARGIN
+        words = [
+            "env",
+            "LC_ALL=C.UTF-8",
+            *(["sudo", "-n", "--"] if sudo else []),
+            *("timeout", "-k", "5", str(limit)),
+            *(["env", *(f"{name}={value}" for name, value in env.items())] if env else []),
+            *argv,
+        ]
+        ended = self._link.execute(words, deadline=deadline, stdin=stdin, stdout=stdout)
+        if sudo and ended.exit_status in {1, 127} and _SUDO_REFUSED.search(ended.stderr):
+            raise self.sudo_refused(ended.stderr.decode(errors="replace"))
+        return ended
+
+    def sudo_refused(self, stderr: str) -> PrivilegeMissing:
+        """Return the error for a sudo that would have asked."""
+        return PrivilegeMissing(
+            f"sudo -n was refused on {self.name}",
+            seen=stderr.strip()[-400:],
+            where=self.name,
+            hint="allow it in /etc/sudoers.d/ with NOPASSWD, or log in as root",
+        )
+
+    def read_file(self, path: str, *, deadline: Deadline, offset: int = 0, limit: int = 16 << 20) -> bytes:
+        """Return a part of a file. See ``Host.read_file``."""
+        return files.read_file(self.execute, path, where=self.name, deadline=deadline, offset=offset, limit=limit)
+
+    def write_file(self, path: str, data: bytes, *, deadline: Deadline, mode: int = 0o644) -> None:
+        """Write whole or not at all. See ``Host.write_file``."""
+        files.write_file(self.execute, path, data, where=self.name, deadline=deadline, mode=mode)
+
+    def put(self, local: Path, remote: str, *, deadline: Deadline, mode: int = 0o644) -> FileRecord:
+        """Copy a file to the host."""
+        return files.put(self.execute, local, remote, where=self.name, deadline=deadline, mode=mode)
+
+    def get(self, remote: str, local: Path, *, deadline: Deadline) -> FileRecord:
+        """Copy a file from the host."""
+        return files.get(self.execute, remote, local, where=self.name, deadline=deadline)
+
+    def journal(self, unit: str, *, after: str | None, deadline: Deadline, limit: int = 2000) -> JournalBatch:
+        """Return a unit's entries since a cursor. See ``Host.journal``."""
+        if after is None:
+            newest = self.run(journal.cursor_argv(user=self.user_scope), deadline=deadline)
+            return JournalBatch((), str(json.loads(newest.stdout)["__CURSOR"]) if newest.text else "")
+        done = self.run(journal.batch_argv(unit, after, limit, user=self.user_scope), deadline=deadline)
+        return journal.parse_batch(done.stdout, after=after)
+
+    def http(self, base_url: str, *, headers: Mapping[str, str] | None = None) -> httpx.Client:
+        """Return a client whose connections leave from the host. See ``opsctl/host/http.py``."""
+        from opsctl.host.http import client  # noqa: PLC0415 - httpx takes 0.1 s
+
+        return client(self._network_backend, base_url, headers=headers)
+
+    def _network_backend(self) -> httpcore.NetworkBackend:
+        return self._link.network_backend()
+
+    @property
+    def link(self) -> Link:
+        """The link as it stands now."""
+        return self._link
+
+    def systemd(self) -> Systemd:
+        """Return the reading bridge, made when first asked for and again after a lost link."""
+        from opsctl.host.systemd import open_systemd  # noqa: PLC0415 - GLib takes 0.1 s
+
+        with self._lock:
+            if self._reading is not None and not self._reading.alive:
+                self._reading.close()
+                self._reading = None
+            if self._reading is None:
+                self._reading = open_systemd(self, deadline=Deadline(BRIDGE_LIMIT, f"bridge to systemd on {self.name}"))
+            return self._reading
+
+    def fenced_systemd(self, token: int) -> Systemd:
+        """Return the bridge that dies with the token. Raises LeaseLost when the token does not hold."""
+        from opsctl.host.systemd import open_systemd  # noqa: PLC0415 - GLib takes 0.1 s
+
+        with self._lock:
+            if token not in self._fenced:
+                limit = Deadline(BRIDGE_LIMIT, f"fenced bridge to systemd on {self.name}")
+                self._fenced[token] = open_systemd(self, deadline=limit, token=token)
+            return self._fenced[token]
+
+    def lease_lost(self, token: int, seen: str) -> LeaseLost:
+        """Return the error for a bridge that the host has ended, or refused, for its token."""
+        return LeaseLost(
+            f"the lease on {self.name} with token {token} is gone: its session was ended on the host",
+            seen=seen or "the session's bridge closed",
+            where=self.name,
+            hint=f"the guard restores production; see: opsctl lease show {self.name}",
+        )
+
+    def reconnect(self, *, deadline: Deadline) -> None:
+        """Make the link anew. Raises HostRebooted once after each reboot; the new link then stands."""
+        with self._lock:
+            before = self._boot_id
+            self._drop()
+            self._link = self._reach(deadline)
+            self._greet(deadline)
+            if self._boot_id != before:
+                raise HostRebooted(
+                    f"{self.name} was rebooted",
+                    wanted=f"boot_id {before}",
+                    seen=f"boot_id {self._boot_id}",
+                    where=self.name,
+                    hint="what ran there is gone; a lease that was armed restores production by itself",
+                )
+
+    def close(self) -> None:
+        """Close bridges and link, and end their threads."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        for systemd in (self._reading, *self._fenced.values()):
+            if systemd is not None:
+                with contextlib.suppress(OSError):
+                    systemd.close()
+        self._reading = None
+        self._fenced = {}
+        self._link.close()
