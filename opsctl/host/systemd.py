@@ -12,7 +12,7 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pydbus.proxy
@@ -86,7 +86,6 @@ def _description(interface: str, methods: tuple[tuple[str, tuple[str, ...], tupl
 
 
 _ManagerProxy = _description(_MANAGER, _METHODS)
-_PropertiesProxy = _description(_PROPERTIES, (("GetAll", ("s",), ("a{sv}",)),))
 
 
 def open_systemd(host: ConnectedHost, *, deadline: Deadline, token: int | None = None) -> BusSystemd:
@@ -185,7 +184,6 @@ class BusSystemd:
         self._lost = lost
         self._bus = connection.pydbus
         self._manager = _ManagerProxy(self._bus, _BUS_NAME, _MANAGER_PATH)[_MANAGER]
-        self._proxies: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._jobs: _Jobs | None = None
 
@@ -197,11 +195,18 @@ class BusSystemd:
     def status(self, unit: str, *, deadline: Deadline) -> UnitStatus:
         """Return one reading. A unit that there is none of has the load_state not-found."""
         name = full_name(unit)
-        proxy = self._proxies.get(name)
-        if proxy is None:
-            proxy = self._proxies[name] = _PropertiesProxy(self._bus, _BUS_NAME, object_path(name))[_PROPERTIES]
         # The empty interface means all of them: Unit and Service in one answer. systemd loads what is not loaded.
-        return status_of(name, self._call(proxy.GetAll, "", asked=f"state of {name}", deadline=deadline))
+        said = self._call(self._get_all, object_path(name), asked=f"state of {name}", deadline=deadline)
+        return status_of(name, _Properties(said))
+
+    def _get_all(self, path: str, *, timeout: float) -> Any:
+        """Return a{sv}, still packed: pydbus would unpack all 400 values (7 ms) of which twenty are read."""
+        wanted = GLib.Variant("(s)", ("",))
+        reply = GLib.VariantType.new("(a{sv})")
+        limit = round(timeout * 1000)
+        flags = Gio.DBusCallFlags.NONE
+        answer = self._bus.con.call_sync(_BUS_NAME, path, _PROPERTIES, "GetAll", wanted, reply, flags, limit, None)
+        return answer.get_child_value(0)
 
     def list_units(self, *patterns: str, deadline: Deadline) -> tuple[UnitStatus, ...]:
         """Return the loaded units whose names match one of the globs (all without one)."""
@@ -343,6 +348,25 @@ class BusSystemd:
                 self._jobs = _Jobs(self._bus, self._where)
                 self._call(self._manager.Subscribe, asked="subscription to jobs", deadline=deadline)
             return self._jobs
+
+
+class _Properties(Mapping[str, Any]):
+    """a{sv} as a mapping that unpacks what is asked for."""
+
+    def __init__(self, packed: Any) -> None:
+        self._packed = packed
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._packed.lookup_value(name, None)
+        if value is None:
+            raise KeyError(name)
+        return value.unpack()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._packed.keys())
+
+    def __len__(self) -> int:
+        return int(self._packed.n_children())
 
 
 class _Jobs:

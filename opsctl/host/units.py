@@ -62,7 +62,7 @@ def status_of(unit: str, said: Mapping[str, Any]) -> UnitStatus:
         bound_by=tuple(said.get("BoundBy", ())),
         consists_of=tuple(said.get("ConsistsOf", ())),
         triggered_by=tuple(said.get("TriggeredBy", ())),
-        properties=dict(said),
+        properties=said,
     )
 
 
