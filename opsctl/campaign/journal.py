@@ -59,6 +59,7 @@ class Journal:
         self.folder = folder
         self._lock = threading.RLock()
         self._lockfiles: dict[str, IO[str]] = {}
+        self.failed: JournalError | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._db = sqlite3.connect(
@@ -121,12 +122,17 @@ class Journal:
             try:
                 cursor = self._db.execute(statement, values)
             except sqlite3.Error as error:
-                raise JournalError(
+                if self.failed is not None:
+                    # The campaign ends for the first failure. The restore that follows must not be stopped
+                    # by the same full disk; what can be written once there is space again, is.
+                    return 0
+                self.failed = JournalError(
                     f"the journal could not record {what}",
                     seen=str(error),
                     where=str(self.folder / "journal.sqlite"),
                     hint="free space on this machine's disk; production is restored all the same",
-                ) from error
+                )
+                raise self.failed from error
         edge(f"journal {what} after")
         return int(cursor.lastrowid or 0)
 
@@ -251,11 +257,13 @@ class Journal:
         hash_: str,
         planned: StepResult,
     ) -> None:
-        """Record a step with every cell that it plans, pending."""
+        """Record a step with every cell that it plans, pending; one that stands verified and unchanged stays so."""
         self._write(
             "step",
-            "INSERT OR IGNORE INTO steps (run, host, ordinal, position, id, stage, name, options, hash, state, result)"
-            " VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            "INSERT INTO steps (run, host, ordinal, position, id, stage, name, options, hash, state, result)"
+            " VALUES (?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET id=excluded.id, stage=excluded.stage,"
+            " name=excluded.name, options=excluded.options, hash=excluded.hash, state=excluded.state,"
+            " result=excluded.result, ended=NULL WHERE steps.hash<>excluded.hash OR steps.state<>'verified'",
             (
                 run,
                 host,

@@ -74,8 +74,8 @@ def find_run(journal: Journal, wanted: str | None) -> str:
     )
 
 
-def load_run(journal: Journal, run: str) -> RunRecord:
-    """Return a run, whole. Raises JournalError when there is none of that id."""
+def load_run(journal: Journal, run: str, *, events: bool = True) -> RunRecord:
+    """Return a run, whole, or without its events to draw a picture. Raises JournalError when there is none."""
     rows = journal.query("SELECT * FROM runs WHERE run=?", run)
     if not rows:
         raise JournalError(f"no run {run!r}", where=str(journal.folder), hint="opsctl runs")
@@ -134,7 +134,7 @@ def load_run(journal: Journal, run: str) -> RunRecord:
                 message=event["message"],
                 data=json.loads(event["data"]),
             )
-            for event in journal.query("SELECT * FROM events WHERE run=? ORDER BY id", run)
+            for event in (journal.query("SELECT * FROM events WHERE run=? ORDER BY id", run) if events else ())
         ),
         folder=str(journal.run_folder(run)),
     )

@@ -1,0 +1,81 @@
+"""Being asked to stop: a state of the run that is looked at before each step and in each wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from opsctl.errors import ExitCode, Interrupted
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Cancellation:
+    """Whether, and why, a run should stop. Once asked for it stays so."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self.reason = ""
+        self.by_signal = False
+
+    def request(self, reason: str, *, by_signal: bool = False) -> None:
+        """Ask the run to stop; the first reason is kept, a person's word is remembered."""
+        with self._lock:
+            self.by_signal = self.by_signal or by_signal
+            if not self._event.is_set():
+                self.reason = reason
+            self._event.set()
+
+    @property
+    def requested(self) -> bool:
+        """Whether the run should stop."""
+        return self._event.is_set()
+
+    def __call__(self) -> bool:
+        """Return whether the run should stop: what waits in other rooms ask."""
+        return self.requested
+
+    def check(self) -> None:
+        """Raise Interrupted once the run should stop."""
+        if self.requested:
+            raise Interrupted(self.reason)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, at most so long; return whether the run should stop."""
+        return self._event.wait(seconds)
+
+
+@contextmanager
+def listening_for_signals(cancellation: Cancellation, last_words: Callable[[], str]) -> Iterator[None]:
+    """Map INT, TERM and HUP: the first asks the run to stop and restore, the second leaves at once with exit 3.
+
+    ``last_words`` says when the guard acts; it must not block. Only the main thread may call this.
+    """
+    seen = 0
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        nonlocal seen
+        seen += 1
+        name = signal.Signals(number).name
+        if seen == 1:
+            cancellation.request(f"{name} received", by_signal=True)
+            os.write(
+                sys.stderr.fileno(),
+                f"\n{name}: stopping; production is restored and verified first (again: leave at once)\n".encode(),
+            )
+            return
+        os.write(sys.stderr.fileno(), f"\n{name} again: leaving now. {last_words()}\n".encode())
+        os._exit(int(ExitCode.PRODUCTION_NOT_VERIFIED))
+
+    before = {number: signal.signal(number, on_signal) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,186 @@
+"""One host of a run, from arming to giving back, and what is to be said of it at the end."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from opsctl.campaign import limits, restore, variantunits
+from opsctl.campaign.borrowing import Borrowing
+from opsctl.campaign.cancellation import Cancellation
+from opsctl.campaign.events import Recorder
+from opsctl.campaign.heartbeat import Heartbeat
+from opsctl.campaign.phases import Policy, run_phases
+from opsctl.campaign.preparing import Prepared, lease_terms
+from opsctl.campaign.steps import stop_stage
+from opsctl.deadline import Deadline
+from opsctl.errors import Defect, ExitCode, HostError, LeaseLost, OpsctlError
+from opsctl.host.guard import control
+from opsctl.host.guard.control import Lease
+from opsctl.host.protocol import Host
+from opsctl.results import State
+from opsctl.serving import readiness
+
+
+@dataclass(frozen=True)
+class HostOutcome:
+    """How one host of a run ended. ``production`` says in words what is known of it."""
+
+    host: str
+    code: ExitCode
+    error: OpsctlError | None
+    production: str
+
+
+def arm(prepared: Prepared, recorder: Recorder, ttl: float) -> Lease:
+    """Put the guard in place and arm the lease: from here on production comes back whatever happens to us.
+
+    Raises NotGuardable, HostHeld, HostError. Nothing of production was touched.
+    """
+    host = prepared.host
+    with recorder.journal.mutation(recorder.run, host.name, "install guard", host.name):
+        control.install(host, deadline=Deadline(limits.UNIT_JOB, f"installation of the guard on {host.name}"))
+    with recorder.journal.mutation(recorder.run, host.name, "arm", prepared.production.unit):
+        lease = control.arm(
+            host,
+            lease_terms(prepared, recorder.run, ttl),
+            deadline=Deadline(limits.UNIT_JOB, f"arming on {host.name}"),
+        )
+    recorder.journal.update_host(recorder.run, host.name, token=lease.token)
+    recorder.say(
+        "lease.armed",
+        f"lease {lease.token} armed on {host.name}: the guard restores {prepared.production.unit} "
+        f"when it is not renewed for {ttl:g} s",
+        host=host.name,
+        token=lease.token,
+        ttl=ttl,
+    )
+    return lease
+
+
+def disarm(prepared: Prepared, lease: Lease, recorder: Recorder) -> None:
+    """Give a lease back under which nothing was touched."""
+    host = prepared.host
+    with recorder.journal.mutation(recorder.run, host.name, "release", "lease"):
+        control.release(host, lease, deadline=Deadline(limits.CALL, f"release on {host.name}"))
+    recorder.say("lease.released", f"the lease on {host.name} is released; nothing was touched", host=host.name)
+
+
+def borrow(
+    prepared: Prepared,
+    lease: Lease,
+    *,
+    ttl: float,
+    recorder: Recorder,
+    cancellation: Cancellation,
+    connect: Callable[[], Host],
+) -> Borrowing:
+    """Start the heartbeat and return the borrowed host."""
+    heartbeat = Heartbeat(
+        connect,
+        lease,
+        ttl=ttl,
+        on_renewed=lambda seconds: recorder.progress(
+            "lease.renewed",
+            f"lease held for {seconds:.0f} s more",
+            host=prepared.host.name,
+            remaining=seconds,
+        ),
+    )
+    heartbeat.start()
+    return Borrowing(
+        host=prepared.host,
+        recorder=recorder,
+        cancellation=cancellation,
+        production=prepared.production,
+        lease=lease,
+        heartbeat=heartbeat,
+        ttl=ttl,
+        hung_on=prepared.hung_on,
+        serving=prepared.serving,
+        touched=prepared.touched,
+    )
+
+
+def carry_out(b: Borrowing, prepared: Prepared, policy: Policy) -> HostOutcome:
+    """Run the phases on a borrowed host and give it back, whatever happened. Never raises what opsctl knows."""
+    failure: OpsctlError | None = None
+    try:
+        for unit in prepared.strays:
+            stop_stage(b, unit)
+        variantunits.install_all(b, prepared.variants, prepared.trace_dir)
+        run_phases(b, prepared.phases, prepared.services, policy)
+    except OpsctlError as error:
+        failure = error
+    except Exception as defect:  # noqa: BLE001 - whatever is wrong with us, production comes back
+        failure = as_defect(defect)
+    if failure is not None:
+        b.say("run.failing", str(failure), error=failure.lines())
+    try:
+        if isinstance(failure, LeaseLost):
+            return _after_the_guard(b, failure)
+        restore.give_back(b, history=policy.history, kill_foreign=policy.kill_foreign)
+    except LeaseLost as error:
+        return _after_the_guard(b, error)
+    except Exception as problem:  # noqa: BLE001 - the guard takes over, and the person hears so
+        trouble = problem if isinstance(problem, OpsctlError) else as_defect(problem)
+        b.say("restore.ended", f"production is NOT verified: {trouble}", error=trouble.lines())
+        return HostOutcome(b.name, ExitCode.PRODUCTION_NOT_VERIFIED, trouble, _guard_words(b))
+    finally:
+        b.heartbeat.stop()
+    return HostOutcome(b.name, _code(b, failure), failure, f"{b.production.name} serves, verified")
+
+
+def _code(b: Borrowing, failure: OpsctlError | None) -> ExitCode:
+    """Return the exit code of a host whose production is verified."""
+    if b.cancellation.by_signal:
+        return ExitCode.INTERRUPTED
+    if failure is not None:
+        return ExitCode.FAILED
+    states = {
+        row["state"]
+        for row in b.recorder.journal.query("SELECT state FROM steps WHERE run=? AND host=?", b.run, b.name)
+    }
+    if states & {State.FAILED, State.SKIPPED}:
+        return ExitCode.FAILED
+    return ExitCode.INCONCLUSIVE if states - {State.VERIFIED} else ExitCode.VERIFIED
+
+
+def _after_the_guard(b: Borrowing, error: LeaseLost) -> HostOutcome:
+    """Look, and only look, at what the guard did: a controller without its token touches nothing."""
+    b.say("lease.lost", str(error), error=error.lines())
+    try:
+        b.host.reconnect(deadline=Deadline(limits.CONNECT, f"reconnect to {b.name}"))
+    except HostError:
+        b.say("host.lost", f"{b.name} cannot be asked what its guard did")
+    seen = readiness.observe(b.host, b.production, deadline=Deadline(limits.CONNECT, f"a look at {b.production.unit}"))
+    if seen.serving:
+        b.recorder.journal.update_host(
+            b.run,
+            b.name,
+            verified=1,
+            evidence=list(seen.evidence),
+            restored_by="guard",
+        )
+        b.say(
+            "production.verified",
+            f"production {b.production.name} serves again; the guard restored it",
+            service=b.production.name,
+        )
+        return HostOutcome(b.name, ExitCode.FAILED, error, f"{b.production.name} serves, restored by the guard")
+    return HostOutcome(b.name, ExitCode.PRODUCTION_NOT_VERIFIED, error, f"seen: {seen.seen}; {_guard_words(b)}")
+
+
+def _guard_words(b: Borrowing) -> str:
+    return f"{b.heartbeat.last_words()}; look: opsctl lease show {b.name}; act: opsctl rollback {b.name}"
+
+
+def as_defect(error: Exception) -> Defect:
+    """Return an error that opsctl did not foresee as one of its own, with the place in the code."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return Defect(
+        f"a defect of opsctl: {type(error).__name__}: {error}",
+        where=f"{frame.filename}:{frame.lineno} in {frame.name}",
+        hint="please report it with this line; the journal has the rest",
+    )

@@ -1,0 +1,178 @@
+"""The phases of a campaign on one host: who must serve, the steps under it, and what a failure means for the rest.
+
+A *step* that fails fails its phase, and the other steps still run: they are measurements of their own.
+A *service* that cannot be brought up ends the campaign (unless the phase is ``optional``), since every
+further swap would cost production downtime for a host that is not well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opsctl.campaign import swap
+from opsctl.campaign.borrowing import Borrowing
+from opsctl.campaign.steps import PlannedStep, failed_whole, run_step
+from opsctl.errors import HostError, LeaseError, NotReady, OpsctlError
+from opsctl.playbook.resolved import ResolvedService
+from opsctl.playbook.steps import NOTHING
+from opsctl.results import State, StepResult
+from opsctl.serving.loads import LoadHistory
+
+
+@dataclass(frozen=True)
+class PlannedPhase:
+    """One phase on one host; ``service`` is None for `nothing`."""
+
+    ordinal: int
+    name: str
+    service: ResolvedService | None
+    steps: tuple[PlannedStep, ...]
+    optional: bool
+    done: dict[str, StepResult]
+    """Steps that an earlier controller of this run verified, and that are unchanged."""
+
+    @property
+    def serve(self) -> str:
+        """What must serve, as the playbook says it."""
+        return self.service.name if self.service else NOTHING
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a campaign behaves at its edges."""
+
+    attempts: int
+    kill_foreign: bool
+    history: LoadHistory
+
+
+def run_phases(
+    b: Borrowing, phases: tuple[PlannedPhase, ...], services: dict[str, ResolvedService], policy: Policy
+) -> None:
+    """Carry the phases out in order. Returns when all ended; the journal holds each one's state.
+
+    Raises Interrupted, LeaseLost, TransportLost, and what kept a service from serving.
+    """
+    for index, phase in enumerate(phases):
+        b.phase = phase.name
+        try:
+            _run_phase(b, phase, services, policy)
+        except OpsctlError as error:
+            _close_phase(b, phase, State.FAILED, str(error))
+            if phase.optional and isinstance(error, NotReady) and not b.cancellation.requested:
+                continue
+            for later in phases[index + 1 :]:
+                b.phase = later.name
+                _skip_phase(b, later, f"not reached: {phase.name} ended with: {error}")
+            raise
+        finally:
+            b.phase, b.step = "", ""
+
+
+def _run_phase(b: Borrowing, phase: PlannedPhase, services: dict[str, ResolvedService], policy: Policy) -> None:
+    journal = b.recorder.journal
+    todo = [step for step in phase.steps if step.id not in phase.done]
+    if phase.steps and not todo:
+        b.say("phase.ended", f"{phase.name}: everything was verified before")
+        return
+    b.cancellation.check()
+    journal.phase_state(b.run, b.name, phase.ordinal, State.RUNNING)
+    b.say("phase.begun", f"{phase.name}: {phase.serve} must serve", serve=phase.serve)
+    _ensure(b, phase.service, services, policy)
+    states = [result.state for result in phase.done.values()]
+    for number, step in enumerate(todo):
+        b.step = step.id
+        try:
+            states.append(_run_one(b, phase, step))
+        except OpsctlError as error:
+            for later in todo[number + 1 :]:
+                skipped = failed_whole(later, f"not reached: {error}", State.SKIPPED)
+                journal.step_state(b.run, b.name, later.ordinal, later.position, State.SKIPPED, result=skipped)
+            raise
+        finally:
+            b.step = ""
+    worst = _worst(states)
+    reason = (
+        ""
+        if worst is State.VERIFIED
+        else f"{sum(s is not State.VERIFIED for s in states)} of {len(states)} steps not verified"
+    )
+    _close_phase(b, phase, worst, reason)
+
+
+def _ensure(b: Borrowing, wanted: ResolvedService | None, services: dict[str, ResolvedService], policy: Policy) -> None:
+    """Make the phase's service the one that serves, verified, and nothing else hold the GPUs."""
+    if wanted is not None and b.serving == wanted.name:
+        ready = swap.verify(b, wanted)
+        b.say(
+            "service.ready",
+            f"{wanted.name} serves",
+            service=wanted.name,
+            evidence=[item.model_dump() for item in ready.evidence],
+        )
+        return
+    if b.serving is not None:
+        leaving = services[b.serving]
+        swap.take_down(b, leaving)
+        swap.free_gpus(b, leaving, kill_foreign=policy.kill_foreign)
+    if wanted is not None:
+        swap.bring_up(b, wanted, attempts=policy.attempts, history=policy.history, kill_foreign=policy.kill_foreign)
+
+
+def _run_one(b: Borrowing, phase: PlannedPhase, step: PlannedStep) -> State:
+    journal = b.recorder.journal
+    b.cancellation.check()
+    b.say("step.begun", f"{step.id}: {len(step.cells)} cells", stage=step.stage, cells=[cell.id for cell in step.cells])
+    journal.step_state(b.run, b.name, step.ordinal, step.position, State.RUNNING, unit=step.unit)
+    if phase.service is None:
+        b.holds(step.id, "stage")
+    try:
+        result = run_step(b, step)
+    except (LeaseError, HostError) as error:
+        # Where the link or the lease went, nobody knows how the step ended: its unit may still run.
+        result = failed_whole(step, str(error), State.INCONCLUSIVE)
+        journal.step_state(b.run, b.name, step.ordinal, step.position, State.INCONCLUSIVE, result=result)
+        raise
+    finally:
+        if phase.service is None:
+            b.holds(None, "nobody")
+    journal.step_state(b.run, b.name, step.ordinal, step.position, State.VERIFYING, result=result)
+    journal.step_state(b.run, b.name, step.ordinal, step.position, result.state, result=result)
+    verified = sum(cell.state is State.VERIFIED for cell in result.cells)
+    b.say(
+        "step.ended",
+        f"{step.id}: {result.state}, {verified} of {len(result.cells)} cells verified"
+        f"{': ' + result.reason if result.reason else ''}",
+        state=result.state,
+        verified=verified,
+        cells=len(result.cells),
+    )
+    if result.state is not State.VERIFIED and phase.service is not None:
+        # The step may have failed because its server did: then nothing else under it can be believed.
+        swap.verify(b, phase.service)
+    return result.state
+
+
+def _skip_phase(b: Borrowing, phase: PlannedPhase, reason: str) -> None:
+    for step in phase.steps:
+        if step.id not in phase.done:
+            skipped = failed_whole(step, reason, State.SKIPPED)
+            b.recorder.journal.step_state(b.run, b.name, step.ordinal, step.position, State.SKIPPED, result=skipped)
+    _close_phase(b, phase, State.SKIPPED, reason)
+
+
+def _close_phase(b: Borrowing, phase: PlannedPhase, state: State, reason: str) -> None:
+    b.recorder.journal.phase_state(b.run, b.name, phase.ordinal, state, reason)
+    b.say("phase.ended", f"{phase.name}: {state}{': ' + reason if reason else ''}", state=state)
+
+
+def _worst(states: list[State]) -> State:
+    for state in (State.FAILED, State.INCONCLUSIVE, State.SKIPPED):
+        if state in states:
+            return state
+    return State.VERIFIED
+
+
+def run_folder_on(b: Borrowing) -> str:
+    """Return the run's folder on the host."""
+    return f"{b.host.state_dir}/runs/{b.run}"

@@ -1,0 +1,126 @@
+"""Giving the host back: production up, what hung on it up, verified by completions, the lease released.
+
+A restore has a budget of its own and is not cancelled by a first Ctrl-C. When it cannot be done the lease
+stays, and the guard on the host, which never stops trying, takes over.
+"""
+
+from __future__ import annotations
+
+from opsctl.campaign import limits, swap, variantunits
+from opsctl.campaign.borrowing import Borrowing
+from opsctl.campaign.journal import now
+from opsctl.errors import HostError, JobFailed, LeaseError, OpsctlError
+from opsctl.host.guard import control
+from opsctl.host.protocol import UnitStatus
+from opsctl.quantities import format_duration
+from opsctl.serving.loads import LoadHistory
+from opsctl.serving.readiness import Ready
+
+
+def give_back(b: Borrowing, *, history: LoadHistory, kill_foreign: bool) -> None:
+    """Restore production, verify it, and release the lease.
+
+    Raises what the last attempt raised when production cannot be verified, LeaseLost when the guard has taken over.
+    """
+    b.restoring = True
+    b.phase, b.step = "", ""
+    b.say("restore.begun", f"restoring {b.production.name}", service=b.production.name)
+    ready = _restore(b, history, kill_foreign=kill_foreign) if b.touched else swap.verify(b, b.production)
+    _start_hung_on(b)
+    swap.put_in(b, b.production)
+    journal = b.recorder.journal
+    journal.update_host(
+        b.run,
+        b.name,
+        verified=1,
+        evidence=list(ready.evidence),
+        back_at=now() if b.touched else None,
+        restored_by="controller" if b.touched else "",
+    )
+    b.say(
+        "production.verified",
+        f"production {b.production.name} serves, verified by {len(ready.evidence)} observations",
+        service=b.production.name,
+        evidence=[item.model_dump() for item in ready.evidence],
+    )
+    variantunits.remove_installed(b)
+    _release(b)
+
+
+def _restore(b: Borrowing, history: LoadHistory, *, kill_foreign: bool) -> Ready:
+    pause = limits.RESTORE_PAUSE
+    for attempt in range(1, limits.RESTORE_ATTEMPTS + 1):
+        try:
+            _clear_the_way(b, kill_foreign=kill_foreign)
+            return swap.bring_up(b, b.production, attempts=1, history=history, kill_foreign=kill_foreign)
+        except LeaseError:
+            raise
+        except OpsctlError as error:
+            b.say(
+                "restore.attempt",
+                f"attempt {attempt} of {limits.RESTORE_ATTEMPTS} failed: {error}",
+                error=error.lines(),
+                attempt=attempt,
+            )
+            if attempt == limits.RESTORE_ATTEMPTS:
+                raise
+            b.progress("restore.attempt", f"trying again in {format_duration(pause)}")
+            b.heartbeat.wait(pause)
+            b.heartbeat.check()
+            pause = min(2 * pause, limits.RESTORE_PAUSE_LONGEST)
+    raise AssertionError  # unreachable
+
+
+def _clear_the_way(b: Borrowing, *, kill_foreign: bool) -> None:
+    """Stop all that this run started, by its slice, and a half-started production, then wait for the GPUs."""
+    status = b.host.systemd().status(b.production.unit, deadline=b.call("status"))
+    if b.serving == b.production.name and status.active:
+        return
+
+    def stop_slice() -> None:
+        with b.change("stop", "opsctl.slice"):
+            b.systemd().stop("opsctl.slice", deadline=b.call("stop of opsctl.slice", b.production.stop.limit))
+
+    b.persist("stop of opsctl.slice", stop_slice)
+    if not status.stopped:
+        swap.take_down(b, b.production)
+    b.serving = None
+    swap.free_gpus(b, b.production, kill_foreign=kill_foreign)
+
+
+def _start_hung_on(b: Borrowing) -> None:
+    """Start what stopped with production; each is looked at again, since a start job proves little."""
+    for unit in b.hung_on:
+
+        def start(unit: str = unit) -> UnitStatus:
+            status = b.host.systemd().status(unit, deadline=b.call("status"))
+            if not status.active:
+                with b.change("start", unit):
+                    b.systemd().start(unit, deadline=b.call(f"start of {unit}", limits.UNIT_JOB))
+                status = b.host.systemd().status(unit, deadline=b.call("status"))
+            return status
+
+        status = b.persist(f"start of {unit}", start)
+        if not status.active:
+            raise JobFailed(
+                f"{unit} hung on production and did not come back",
+                result=status.result,
+                wanted="active",
+                seen=f"{status.active_state} ({status.sub_state})",
+                where=f"{unit} on {b.name}",
+                hint=f"journalctl -u {unit}",
+            )
+        b.say("service.ready", f"{unit}, which hung on production, is active again", unit=unit)
+
+
+def _release(b: Borrowing) -> None:
+    try:
+        with b.change("release", "lease"):
+            control.release(b.host, b.lease, deadline=b.call("release of the lease"))
+    except HostError as error:
+        # Production is verified; a lease that could not be released runs out, and the guard finds all well.
+        b.say("lease.released", f"the lease could not be released and runs out by itself: {error}")
+        return
+    finally:
+        b.heartbeat.stop()
+    b.say("lease.released", f"the lease on {b.name} is released")

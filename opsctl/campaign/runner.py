@@ -1,0 +1,219 @@
+"""A whole run: every host looked at, all armed or none, each carried out in a thread of its own, one exit code.
+
+The main thread does nothing but listen: to signals, and to the hosts' threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+
+from opsctl import __version__
+from opsctl.campaign import hostrun, limits, preparing
+from opsctl.campaign.borrowing import Borrowing
+from opsctl.campaign.cancellation import Cancellation, listening_for_signals
+from opsctl.campaign.definition import Definition
+from opsctl.campaign.events import Recorder, Sink
+from opsctl.campaign.hostrun import HostOutcome
+from opsctl.campaign.journal import Journal
+from opsctl.campaign.phases import Policy
+from opsctl.campaign.preparing import Prepared
+from opsctl.campaign.stepplan import plan_phases
+from opsctl.deadline import Deadline
+from opsctl.errors import ExitCode, HostError, JournalError, OpsctlError, UnfitError
+from opsctl.host import connect
+from opsctl.host.guard.control import Lease
+from opsctl.host.protocol import Host
+from opsctl.serving.loads import LoadHistory
+
+_SEVERITY = (
+    ExitCode.PRODUCTION_NOT_VERIFIED,
+    ExitCode.INTERRUPTED,
+    ExitCode.HELD,
+    ExitCode.UNFIT,
+    ExitCode.FAILED,
+    ExitCode.INCONCLUSIVE,
+    ExitCode.VERIFIED,
+)
+_OUTCOMES = {
+    ExitCode.VERIFIED: "verified",
+    ExitCode.FAILED: "failed",
+    ExitCode.UNFIT: "not fit",
+    ExitCode.PRODUCTION_NOT_VERIFIED: "production not verified",
+    ExitCode.HELD: "held by someone else",
+    ExitCode.INCONCLUSIVE: "inconclusive",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+
+
+@dataclass
+class Run:
+    """One run at work."""
+
+    definition: Definition
+    recorder: Recorder
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    borrowings: list[Borrowing] = field(default_factory=list)
+    outcomes: dict[str, HostOutcome] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.recorder.run
+
+    def last_words(self) -> str:
+        """Return when the guard acts, for whoever leaves at once."""
+        if not self.borrowings:
+            return "Nothing was touched."
+        return " ".join(f"{b.name}: {b.heartbeat.last_words()}." for b in self.borrowings)
+
+
+def begin(definition: Definition, run: str, journal: Journal, sinks: Sequence[Sink]) -> ExitCode:
+    """Carry a new run out, from its first record to its last word, and return the exit code."""
+    journal.begin_run(
+        run,
+        playbook=definition.playbook.name,
+        file=str(definition.playbook.path),
+        version=__version__,
+        definition=definition.request.document(),
+    )
+    recorder = Recorder(run, journal, sinks)
+    work = Run(definition, recorder)
+    return finish(work, lambda: _from_the_start(work))
+
+
+def finish(work: Run, body: Callable[[], None]) -> ExitCode:
+    """Do the body of a run under the signals' care, and record how it ended."""
+    recorder = work.recorder
+    error: OpsctlError | None = None
+    with listening_for_signals(work.cancellation, work.last_words):
+        recorder.say(
+            "run.begun", f"run {work.id} of {work.definition.playbook.name} on {', '.join(work.definition.hosts)}"
+        )
+        try:
+            body()
+        except OpsctlError as caught:
+            error = caught
+    code = _exit_code(work, error)
+    reason = _reason(work, error)
+    # Whatever the disk says: the person hears how it ended, and the exit code is true.
+    with suppress(JournalError):
+        recorder.journal.end_holds(work.id)
+        recorder.journal.end_run(work.id, outcome=_OUTCOMES[code], exit_code=int(code), reason=reason)
+    with suppress(JournalError):
+        recorder.say(
+            "run.ended",
+            f"{_OUTCOMES[code]}{': ' + reason if reason else ''}",
+            exit_code=int(code),
+            error=error.lines() if error else [],
+        )
+    return code
+
+
+def _from_the_start(work: Run) -> None:
+    with ExitStack() as stack:
+        hosts = connect_all(work, stack)
+        prepared = [preparing.prepare(work.definition, host, work.recorder) for host in hosts]
+        for each in prepared:
+            preparing.refuse_unfit(each, work.definition, work.recorder)
+            plan_phases(
+                work.definition.playbook.by_host[each.host.name],
+                each,
+                work.recorder,
+                many_hosts=len(hosts) > 1,
+            )
+        work.cancellation.check()
+        leases = _arm_all(work, prepared)
+        carry_out_all(work, [(each, leases[each.host.name]) for each in prepared])
+
+
+def connect_all(work: Run, stack: ExitStack) -> list[Host]:
+    """Connect to every host of the run, in order. Raises HostError."""
+    hosts = []
+    for name in work.definition.hosts:
+        host = _connect(work.definition, name)
+        stack.callback(host.close)
+        boot = host.boot_id(deadline=Deadline(limits.CALL, f"boot_id of {name}"))
+        work.recorder.say("host.connected", f"connected to {name}", host=name, boot_id=boot)
+        hosts.append(host)
+    return hosts
+
+
+def _connect(definition: Definition, name: str) -> Host:
+    return connect(name, definition.inventory.host(name), deadline=Deadline(limits.CONNECT, f"connection to {name}"))
+
+
+def _arm_all(work: Run, prepared: list[Prepared]) -> dict[str, Lease]:
+    """Arm every host in sorted order, all or none."""
+    leases: dict[str, Lease] = {}
+    try:
+        for each in prepared:
+            ttl = work.definition.playbook.by_host[each.host.name].lease.ttl
+            leases[each.host.name] = hostrun.arm(each, work.recorder, ttl)
+    except OpsctlError:
+        for each in prepared:
+            if each.host.name in leases:
+                with suppress(HostError):
+                    hostrun.disarm(each, leases[each.host.name], work.recorder)
+        raise
+    return leases
+
+
+def carry_out_all(work: Run, armed: list[tuple[Prepared, Lease]]) -> None:
+    """Carry out every host in a thread of its own; one that fails stops the others, and each gives its host back."""
+    threads = []
+    with LoadHistory(work.recorder.journal.folder / "loads.sqlite") as history:
+        for prepared, lease in armed:
+            playbook = work.definition.playbook.by_host[prepared.host.name]
+            policy = Policy(playbook.load.attempts, work.definition.request.kill_foreign, history)
+            b = hostrun.borrow(
+                prepared,
+                lease,
+                ttl=playbook.lease.ttl,
+                recorder=work.recorder,
+                cancellation=work.cancellation,
+                connect=lambda name=prepared.host.name: _connect(work.definition, name),  # type: ignore[misc]
+            )
+            work.borrowings.append(b)
+            threads.append(
+                threading.Thread(
+                    target=_carry_out,
+                    args=(work, b, prepared, policy),
+                    name=f"campaign on {prepared.host.name}",
+                    daemon=True,
+                )
+            )
+        for thread in threads:
+            thread.start()
+        limit = Deadline(max(p.limit for p in work.definition.playbook.by_host.values()), "all phases together")
+        while any(thread.is_alive() for thread in threads):
+            threads[0].join(0.2) if threads[0].is_alive() else threads[-1].join(0.2)
+            if limit.expired and not work.cancellation.requested:
+                work.cancellation.request(f"the phases did not end within {limit.seconds:g} s")
+
+
+def _carry_out(work: Run, b: Borrowing, prepared: Prepared, policy: Policy) -> None:
+    outcome = hostrun.carry_out(b, prepared, policy)
+    work.outcomes[b.name] = outcome
+    if outcome.error is not None:
+        work.cancellation.request(f"{b.name} failed: {outcome.error}")
+
+
+def _exit_code(work: Run, error: OpsctlError | None) -> ExitCode:
+    """Return the worst of all hosts; before anything was armed, the error's own."""
+    codes = {outcome.code for outcome in work.outcomes.values()}
+    for b in work.borrowings:
+        if b.name not in work.outcomes:
+            # Its thread died of something that is no OpsctlError: a defect, and production is not verified.
+            codes.add(ExitCode.PRODUCTION_NOT_VERIFIED)
+    if error is not None:
+        codes.add(ExitCode.UNFIT if isinstance(error, UnfitError) else error.exit_code)
+    return next((code for code in _SEVERITY if code in codes), ExitCode.FAILED)
+
+
+def _reason(work: Run, error: OpsctlError | None) -> str:
+    words = [f"{outcome.host}: {outcome.error}" for outcome in work.outcomes.values() if outcome.error]
+    words += [f"{b.name}: its thread died: a defect of opsctl" for b in work.borrowings if b.name not in work.outcomes]
+    return "; ".join([*words, *([str(error)] if error else [])])

@@ -1,0 +1,227 @@
+"""Swaps: one service down, the GPUs free, another up and verified. Each part may be done twice without harm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from opsctl.campaign import limits
+from opsctl.campaign.borrowing import Borrowing
+from opsctl.deadline import Deadline
+from opsctl.errors import Interrupted, LoadFailed, OpsctlError
+from opsctl.host.protocol import UnitStatus
+from opsctl.playbook.models import Role
+from opsctl.playbook.resolved import ResolvedService
+from opsctl.quantities import format_duration
+from opsctl.serving import gate, readiness, stopping, traffic
+from opsctl.serving.loads import LoadHistory
+from opsctl.serving.progress import LoadProgress
+from opsctl.serving.readiness import Ready
+
+OURS = ("opsctl.slice",)
+
+
+def take_down(b: Borrowing, service: ResolvedService) -> None:
+    """Stop a service, out of the load balancer first when it is production, and wait for its unit to be inactive.
+
+    Raises JobFailed, DeadlineExceeded, LeaseLost, Interrupted.
+    """
+    if service.role is Role.PRODUCTION:
+        _traffic_out(b, service)
+    deadline = Deadline(
+        service.stop.drain + service.stop.limit + limits.STOP_GRACE, f"stop of {service.unit} on {b.name}"
+    )
+    b.say("service.stopping", f"stopping {service.unit}", service=service.name, role=service.role)
+    b.holds(service.name, "stopping")
+
+    def stop() -> None:
+        if b.host.systemd().status(service.unit, deadline=b.call("status")).stopped:
+            return
+        with b.change("stop", service.unit) as detail:
+            if service.role is Role.PRODUCTION:
+                _mark_down(b)
+            record = stopping.stop_service(
+                b.systemd(),
+                b.host,
+                service,
+                deadline=deadline,
+                cancelled=cancelled(b),
+            )
+            detail.update(as_detail(record))
+
+    b.persist(f"stop of {service.unit}", stop)
+    b.serving = None
+    b.holds(None, "nobody")
+    b.say("service.stopped", f"{service.unit} is inactive", service=service.name)
+
+
+def free_gpus(b: Borrowing, service: ResolvedService, *, kill_foreign: bool) -> None:
+    """Wait until no compute process is left and the memory is down, stable over samples. Raises GpuNotFree."""
+    limit = Deadline(service.stop.gpu_limit, f"the GPU gate on {b.name}")
+
+    def wait() -> gate.GateRecord:
+        return gate.await_gpus_free(
+            b.host,
+            limit=limit,
+            ours=OURS,
+            kill_foreign=kill_foreign,
+            systemd=b.systemd(),
+            cancelled=cancelled(b),
+        )
+
+    with _lease_first(b):
+        record = b.persist("the GPU gate", wait)
+    # Unknown is never shown as good: a host without nvidia-smi says so.
+    words = "the GPUs are free" if record.free else f"whether the GPUs are free is unknown: {record.reason}"
+    b.say("gpus.free", f"{words} after {format_duration(record.seconds)}", **as_detail(record))
+
+
+def bring_up(
+    b: Borrowing, service: ResolvedService, *, attempts: int, history: LoadHistory, kill_foreign: bool
+) -> Ready:
+    """Start a service and wait until it is ready; a load that died of something passing is tried again.
+
+    Raises LoadFailed, LoadStalled, NotReady, DeadlineExceeded, GpuNotFree, LeaseLost, Interrupted.
+    """
+    for attempt in range(1, attempts + 1):
+        try:
+            return _load(b, service, attempt, history)
+        except LoadFailed as error:
+            if not error.passing or attempt == attempts:
+                raise
+            b.say(
+                "service.failed",
+                f"{service.unit}: {error.message}; attempt {attempt} of {attempts}, trying again",
+                service=service.name,
+                lines=list(error.lines_quoted),
+            )
+            take_down(b, service)
+            free_gpus(b, service, kill_foreign=kill_foreign)
+    raise AssertionError  # unreachable: attempts is at least 1
+
+
+def _load(b: Borrowing, service: ResolvedService, attempt: int, history: LoadHistory) -> Ready:
+    journal = b.recorder.journal
+    load = journal.begin_load(b.run, b.name, service=service.name, unit=service.unit, attempt=attempt)
+    began = time.monotonic()
+    b.holds(service.name, "loading")
+    try:
+        mark = b.persist("the journal", lambda: readiness.journal_mark(b.host, service, deadline=b.call("the journal")))
+        started = b.persist(f"start of {service.unit}", lambda: _start(b, service))
+        with _lease_first(b):
+            ready = readiness.await_ready(
+                b.host,
+                service,
+                deadline=Deadline(service.readiness.limit, f"load of {service.unit} on {b.name}"),
+                started=started,
+                on_progress=_shown(b, service),
+                cancelled=cancelled(b),
+                journal_after=mark,
+                stalls=history.stall_limits(b.name, service),
+            )
+    except OpsctlError as error:
+        journal.end_load(load, outcome=f"{type(error).__name__}: {error}")
+        raise
+    seconds = time.monotonic() - began
+    journal.end_load(load, outcome="ready", seconds=seconds, version=ready.version, phases=ready.phases)
+    history.add(b.name, service.name, ready.version, seconds, ready.phases)
+    b.heartbeat.check()
+    b.serving = service.name
+    b.holds(service.name, str(service.role))
+    b.say(
+        "service.ready",
+        f"{service.name} serves after {format_duration(seconds)}",
+        service=service.name,
+        seconds=seconds,
+        phases=dict(ready.phases),
+        evidence=[item.model_dump() for item in ready.evidence],
+    )
+    return ready
+
+
+def _start(b: Borrowing, service: ResolvedService) -> UnitStatus:
+    status = b.host.systemd().status(service.unit, deadline=b.call("status"))
+    if not status.active:
+        b.say("service.starting", f"starting {service.unit}", service=service.name, role=service.role)
+        with b.change("start", service.unit):
+            systemd = b.systemd()
+            systemd.reset_failed(service.unit, deadline=b.call("reset-failed"))
+            systemd.start(service.unit, deadline=b.call(f"start of {service.unit}", limits.UNIT_JOB))
+        status = b.host.systemd().status(service.unit, deadline=b.call("status"))
+    return status
+
+
+def verify(b: Borrowing, service: ResolvedService) -> Ready:
+    """Prove by completions that a service which should serve does. Raises NotReady and its kin."""
+    return b.persist(
+        f"verification of {service.name}",
+        lambda: readiness.verify_serving(
+            b.host,
+            service,
+            deadline=Deadline(3 * service.readiness.request_limit, f"verification of {service.name}"),
+        ),
+    )
+
+
+def _mark_down(b: Borrowing) -> None:
+    if not b.touched:
+        b.touched = True
+        from opsctl.campaign.journal import now  # noqa: PLC0415
+
+        b.recorder.journal.update_host(b.run, b.name, down_since=now(), verified=0)
+        b.say("production.down", f"production {b.production.name} goes down now", service=b.production.name)
+
+
+def _traffic_out(b: Borrowing, service: ResolvedService) -> None:
+    if service.traffic.out:
+        with b.change("traffic out", service.name) as detail:
+            detail.update(traffic.take_out(b.host, service.traffic).document())
+
+
+def put_in(b: Borrowing, service: ResolvedService) -> None:
+    """Put production back into the load balancer, after it was verified."""
+    if service.traffic.in_:
+        with b.change("traffic in", service.name) as detail:
+            detail.update(traffic.put_in(b.host, service.traffic).document())
+
+
+def _shown(b: Borrowing, service: ResolvedService) -> Callable[[LoadProgress], None]:
+    def show(progress: LoadProgress) -> None:
+        b.progress(
+            "service.loading",
+            f"{service.name}: {progress.text}",
+            service=service.name,
+            phase_of_load=progress.phase.value,
+            shards_done=progress.shards_done,
+            shards_total=progress.shards_total,
+            rate=progress.rate,
+            eta=progress.eta,
+        )
+
+    return show
+
+
+@contextmanager
+def _lease_first(b: Borrowing) -> Iterator[None]:
+    """Where a wait was cut short, say first whether that is because the lease went."""
+    try:
+        yield
+    except Interrupted:
+        b.heartbeat.check()
+        raise
+
+
+def cancelled(b: Borrowing) -> Callable[[], bool]:
+    if b.restoring:
+        return lambda: b.heartbeat.lost
+    return lambda: b.cancellation.requested or b.heartbeat.lost
+
+
+def as_detail(record: object) -> dict[str, Any]:
+    """Return a record of another room as plain data for the journal."""
+    plain: dict[str, Any] = TypeAdapter(type(record)).dump_python(record, mode="json")
+    return plain

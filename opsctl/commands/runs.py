@@ -1,0 +1,48 @@
+"""``opsctl runs``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
+
+
+@app.callback()
+def runs(
+    context: typer.Context,
+    json: Annotated[bool, typer.Option("--json", help="Write the runs as one JSON document.")] = False,
+) -> None:
+    """List runs, the newest first; prune the artifacts of old ones.
+
+    [bold]Examples[/bold]
+
+      opsctl runs
+
+      opsctl runs --json
+    """
+    if context.invoked_subcommand is not None:
+        return
+    import json as jsonlib
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from opsctl.campaign.journal import Journal
+    from opsctl.campaign.picture import elapsed
+    from opsctl.campaign.reading import list_runs
+
+    with Journal.open() as journal:
+        found = list_runs(journal)
+    if json:
+        print(jsonlib.dumps([run.model_dump() for run in found], indent=2))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("run", "playbook", "hosts", "took", "outcome"):
+        table.add_column(heading, overflow="fold")
+    for run in found:
+        style = {"verified": "green", "running": "cyan", "inconclusive": "yellow"}.get(run.outcome, "red")
+        took = elapsed(run.started, run.ended) if run.ended or run.outcome == "running" else ""
+        table.add_row(run.run, run.playbook, ", ".join(run.hosts), took, f"[{style}]{run.outcome}[/]")
+    Console().print(table if found else "no runs yet: opsctl run PLAYBOOK")
