@@ -8,7 +8,7 @@ from __future__ import annotations
 from opsctl.record import RunRecord
 from opsctl.report.finding import Finding, finding
 
-__all__ = ["Finding", "finding", "render_markdown"]
+__all__ = ["Finding", "finding", "render_html", "render_markdown"]
 
 
 def render_markdown(record: RunRecord, previous: RunRecord | None = None) -> str:
@@ -16,3 +16,10 @@ def render_markdown(record: RunRecord, previous: RunRecord | None = None) -> str
     from opsctl.report import markdown, sections  # noqa: PLC0415 - keeps `opsctl --help` quick
 
     return markdown.render(sections.build(record, previous))
+
+
+def render_html(record: RunRecord, previous: RunRecord | None = None) -> str:
+    """Return ``report.html`` of a run: one file that needs no network. ``previous`` is a run to compare it with."""
+    from opsctl.report import html, sections  # noqa: PLC0415 - reads Plotly's script, 5 MB
+
+    return html.render(sections.build(record, previous))

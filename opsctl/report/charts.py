@@ -28,7 +28,7 @@ ROLE_COLOURS = {
     "stopping": WARN,
     "nobody": QUIET,
 }
-BAR_HEIGHT = 34
+BAR_HEIGHT = 38
 NAME_LIMIT = 40
 
 
@@ -71,6 +71,8 @@ def timeline(record: RunRecord) -> Chart:
         "xaxis": {"type": "date", "title": {"text": "UTC"}},
         "yaxis": {"type": "category", "categoryarray": hosts, "automargin": True, "range": [-0.6, len(hosts) - 0.2]},
         "height": 170 + 90 * len(hosts),
+        # Names that do not fit into their bar are left to the legend and the table.
+        "uniformtext": {"minsize": 10, "mode": "hide"},
         "shapes": shapes,
         "annotations": annotations,
     }
@@ -93,7 +95,8 @@ def _role_bars(role: str, holds: Sequence[HoldRecord], run_end: str | None) -> d
         "width": 0.6,
         "marker": {"color": ROLE_COLOURS.get(role, QUIET)},
         "text": [_short(hold.holder or "nobody") for hold in holds],
-        "textposition": "none",
+        "textposition": "inside",
+        "insidetextanchor": "middle",
         "customdata": [format_duration(length) for length in seconds],
         "hovertemplate": "%{text}<br>%{customdata}<extra>%{fullData.name}</extra>",
     }
@@ -102,7 +105,7 @@ def _role_bars(role: str, holds: Sequence[HoldRecord], run_end: str | None) -> d
 def decode_steps(readings: Sequence[TraceReading]) -> Chart:
     """Return a decode step of each window as a stacked bar by category, with what is idle at the end."""
     categories = list(dict.fromkeys(item.name for reading in readings for item in reading.document.categories))
-    names = [_short(f"{reading.name} (batch {reading.document.steps.decode.batch or '?'})") for reading in readings]
+    names = [_short(reading.name).replace("/", "<br>") for reading in readings]
     data = []
     for index, category in enumerate(categories):
         found = [
@@ -118,7 +121,7 @@ def decode_steps(readings: Sequence[TraceReading]) -> Chart:
         "barmode": "stack",
         "xaxis": {"title": {"text": "ms a decode step"}},
         "yaxis": {"autorange": "reversed", "automargin": True},
-        "height": 190 + BAR_HEIGHT * len(readings),
+        "height": 170 + BAR_HEIGHT * len(readings),
     }
     return Chart(
         "decode-step",
@@ -175,7 +178,11 @@ def serving(placed: Sequence[Placed]) -> list[Chart]:
         line = _line(mine, "output_throughput", label, index, "solid")
         if line:
             throughput.append(line)
-    axis = {"title": {"text": "concurrency (or requests a second)"}, "type": "log", "dtick": "D1"}
+    axis = {
+        "title": {"text": "concurrency (or requests a second)"},
+        "type": "log",
+        "tickvals": sorted({load for line in (*latency, *throughput) for load in line["x"]}),
+    }
     made = []
     if latency:
         layout = {"xaxis": axis, "yaxis": {"title": {"text": "TPOT, ms"}, "rangemode": "tozero"}, "height": 380}
@@ -251,7 +258,11 @@ def gemm(placed: Sequence[Placed]) -> Chart:
                 }
             )
     layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": "tokens in the step (M)"}, "type": "log", "dtick": "D1"},
+        "xaxis": {
+            "title": {"text": "tokens in the step (M)"},
+            "type": "log",
+            "tickvals": sorted({tokens for line in data for tokens in line["x"]}),
+        },
         "yaxis": {"title": {"text": "GB/s"}, "rangemode": "tozero"},
         "height": 460,
     }
@@ -321,7 +332,7 @@ def collectives(placed: Sequence[Placed]) -> Chart:
             "tickvals": ticks,
             "ticktext": [format_size(size) + (f"<br>{own[size]} tok" if size in own else "") for size in ticks],
         },
-        "yaxis": {"title": {"text": "p50, µs"}, "type": "log", "dtick": "D2"},
+        "yaxis": {"title": {"text": "p50, µs"}, "type": "log"},
         "height": 480,
         "shapes": [
             {

@@ -20,6 +20,9 @@ class Mark:
     text: str
     tone: Tone = "plain"
     href: str = ""
+    """A path relative to the page, or ``#anchor``."""
+    page: bool = False
+    """Whether the link leads to a page of the same site, not to a file of the run."""
 
 
 Inline = str | Mark
@@ -81,6 +84,8 @@ class Section:
     id: str
     title: str
     blocks: tuple[Block, ...]
+    short: str = ""
+    """What the page's list of sections calls it."""
 
 
 @dataclass(frozen=True)

@@ -78,10 +78,10 @@ def _decode_step(windows: Sequence[TraceReading]) -> Finding:
         + (f" ± {digits(busy_spread / 1000, 2)}" if busy_spread is not None else "")
         + f" ms ({steps} steps in {len(documents)} window{'s' if len(documents) != 1 else ''})."
     )
+    steps_named = ", ".join(dict.fromkeys(window.step.id for window in windows))
     source = (
-        "Trace analyses "
-        + ", ".join(window.artifact.path for window in windows)
-        + ". Share = exclusive busy time of the category / union of all busy intervals, per decode step; "
+        f"{len(windows)} trace analys{'es' if len(windows) != 1 else 'is'} of step {steps_named}, files under Sources. "
+        "Share = exclusive busy time of the category / union of all busy intervals, per decode step; "
         + ("± is the standard deviation over windows." if len(documents) > 1 else "one window: no spread over windows.")
     )
     return Finding(sentence, source, conclusive=True, value=value, unit="ratio", spread=spread, samples=len(documents))

@@ -73,7 +73,7 @@ def test_the_finding_stands_first_with_number_spread_and_source(kimi: RunRecord)
     assert re.search(r"Communication is 47\.\d ± 0\.\d+ % of the time that the device is busy", found.sentence)
     first_heading = text.index("\n## ")
     assert found.sentence in text[:first_heading]
-    assert "trace-concurrency=1-window=1.json" in found.source
+    assert "3 trace analyses of step kernel-profile/2-profile" in found.source
 
 
 def test_every_planned_cell_is_listed_with_its_state(kimi: RunRecord) -> None:

@@ -69,7 +69,7 @@ def scope(material: Material) -> Section:
         blocks.append(Prose("No cell was planned: the run measured nothing."))
     blocks.append(Prose("What this campaign did not look at:"))
     blocks.append(Items(tuple(_not_looked_at(material))))
-    return Section("scope", "Scope: what was planned, what was not looked at", tuple(blocks))
+    return Section("scope", "Scope: what was planned, what was not looked at", tuple(blocks), short="Scope")
 
 
 def _not_looked_at(material: Material) -> list[str]:
@@ -123,7 +123,7 @@ def environment(material: Material) -> Section:
     for variant, differences in material.record.variants.items():
         blocks.append(Prose(f"How {variant} differs from production:"))
         blocks.append(Items(tuple(Mark(line, "code") for line in differences) or ("not at all",)))
-    return Section("environment", "Environment", tuple(blocks))
+    return Section("environment", "Environment", tuple(blocks), short="Environment")
 
 
 def _flat(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -195,4 +195,4 @@ def sources(material: Material) -> Section:
         )
     else:
         blocks.append(Prose("No file was fetched."))
-    return Section("sources", "Sources", tuple(blocks))
+    return Section("sources", "Sources", tuple(blocks), short="Sources")

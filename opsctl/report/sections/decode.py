@@ -35,7 +35,7 @@ def decode_step(material: Material) -> Section | None:
     if problems:
         blocks.append(Prose("Problems with the traces:"))
         blocks.append(Items(tuple(dict.fromkeys(problems))))
-    return Section("decode", "Where a decode step's time goes", tuple(blocks))
+    return Section("decode", "Where a decode step's time goes", tuple(blocks), short="Decode step")
 
 
 def _windows(readings: Sequence[TraceReading]) -> Block:
@@ -117,6 +117,7 @@ def kernels(material: Material) -> Section | None:
                 else f"Window {windows[0].name}; file {windows[0].artifact.path}.",
             ),
         ),
+        short="Kernels",
     )
 
 
@@ -154,7 +155,7 @@ def collectives_in_step(material: Material) -> Section | None:
     ]
     if unexplained:
         blocks.append(Callout(f"Not explained: {'; '.join(dict.fromkeys(unexplained))}.", "warn"))
-    return Section("collectives-in-step", "Collectives of a decode step", tuple(blocks))
+    return Section("collectives-in-step", "Collectives of a decode step", tuple(blocks), short="Collectives a step")
 
 
 def _more(seen: float, expected: float) -> str:
@@ -189,7 +190,7 @@ def ranks(material: Material) -> Section | None:
             note=f"Window {window.name}.",
         )
     )
-    return Section("ranks", "Ranks side by side", tuple(blocks))
+    return Section("ranks", "Ranks side by side", tuple(blocks), short="Ranks")
 
 
 def beside_the_clock(material: Material) -> Section | None:
@@ -203,7 +204,7 @@ def beside_the_clock(material: Material) -> Section | None:
     )
     head = ("Measured", "Cell", "ms a token", "Samples", "Step")
     block = table(head, [*rows, *_trace_times(material)], numeric=(2, 3), note=note)
-    return Section("clock", "Beside the clock: with and without the profiler", (block,))
+    return Section("clock", "Beside the clock: with and without the profiler", (block,), short="Profiler's cost")
 
 
 def _client_times(material: Material) -> Iterator[tuple[Inline, ...]]:

@@ -42,7 +42,7 @@ def serving(material: Material) -> Section | None:
         mine = [item for item in placed if item.place == place]
         blocks.append(_serving_table(mine))
         blocks.append(_every_statistic(mine))
-    return Section("serving", "Serving: latency and throughput", tuple(blocks))
+    return Section("serving", "Serving: latency and throughput", tuple(blocks), short="Serving")
 
 
 def _serving_table(placed: Sequence[Placed]) -> Block:
@@ -117,7 +117,7 @@ def gemm(material: Material) -> Section | None:
     )
     head = ("Operation", "Backend", "M", "N × K", "State", "µs", "GB/s", "TFLOP/s", "Of copy bandwidth")
     blocks.append(table(head, rows, numeric=(2, 3, 5, 6, 7, 8), note=note))
-    return Section("gemm", "Matrix products against the bandwidth roof", tuple(blocks))
+    return Section("gemm", "Matrix products against the bandwidth roof", tuple(blocks), short="Matrix products")
 
 
 def value(cell: Cell, name: str) -> float | None:
@@ -159,7 +159,7 @@ def collectives(material: Material) -> Section | None:
     )
     head = ("Operation", "Size", "Tokens", "How", "State", "p50, µs", "p99, µs", "algbw, GB/s", "busbw, GB/s")
     blocks.append(table(head, rows, numeric=(1, 2, 5, 6, 7, 8), note=note))
-    return Section("collectives", "Collectives against message size", tuple(blocks))
+    return Section("collectives", "Collectives against message size", tuple(blocks), short="Collectives")
 
 
 def others(material: Material) -> Section | None:
@@ -174,7 +174,7 @@ def others(material: Material) -> Section | None:
         if rows
         else Prose("They ended without figures; Scope has their states.")
     )
-    return Section("others", "Other measurements", (block,))
+    return Section("others", "Other measurements", (block,), short="Others")
 
 
 def _figure_rows(placed: Iterable[Placed]) -> Iterable[tuple[Inline, ...]]:

@@ -122,7 +122,7 @@ def timeline(material: Material) -> Section:
         blocks.append(_phases(material))
     if record.loads:
         blocks.append(_loads(material))
-    return Section("timeline", "What happened", tuple(blocks))
+    return Section("timeline", "What happened", tuple(blocks), short="Timeline")
 
 
 def _phases(material: Material) -> Block:
@@ -182,7 +182,7 @@ def restore(material: Material) -> Section:
         blocks.append(Callout("The run recorded nothing about production: whether it serves is unknown.", "warn"))
     for item in material.record.production:
         blocks.extend(_restore_of(item))
-    return Section("restore", "Production, before and after", tuple(blocks))
+    return Section("restore", "Production, before and after", tuple(blocks), short="Production")
 
 
 def _restore_of(item: ProductionRecord) -> list[Block]:

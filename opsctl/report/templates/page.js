@@ -1,0 +1,72 @@
+"use strict";
+// Draws the charts: unpacks Plotly where it is packed into this file, and takes its colours from the page,
+// again whenever the reader changes between light, dark and paper.
+(async () => {
+  const packed = document.getElementById("plotly-packed");
+  if (packed) {
+    const bytes = Uint8Array.from(atob(packed.textContent), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const source = document.createElement("script");
+    source.textContent = await new Response(stream).text();
+    document.head.append(source);
+  }
+  const figures = JSON.parse(document.getElementById("figures").textContent);
+  const charts = [...document.querySelectorAll(".chart")];
+  const coarse = matchMedia("(pointer: coarse)").matches;
+  const PAPER_WIDTH = 660;
+
+  function dressed(layout, width, onPaper) {
+    const style = getComputedStyle(document.documentElement);
+    const ink = onPaper ? "#1b1f24" : style.getPropertyValue("--ink").trim();
+    const line = onPaper ? "#d6dbe0" : style.getPropertyValue("--line").trim();
+    const shade = onPaper ? "#ffffff" : style.getPropertyValue("--shade").trim();
+    const axis = (own) => ({ gridcolor: line, linecolor: line, zerolinecolor: line, ...own });
+    const narrow = width < 560;
+    return {
+      ...layout,
+      xaxis: axis(layout.xaxis), yaxis: axis(layout.yaxis), width,
+      height: layout.height + (narrow ? 70 : 0),
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: "system-ui, 'DejaVu Sans', sans-serif", size: narrow ? 11 : 12.5, color: ink },
+      margin: { l: narrow ? 46 : 64, r: 16, t: 12, b: 52 },
+      legend: { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom", traceorder: "normal", ...layout.legend },
+      hoverlabel: { bgcolor: shade, bordercolor: line, font: { color: ink } },
+      dragmode: coarse ? false : "zoom",
+    };
+  }
+
+  let onPaper = false;
+  function draw() {
+    for (const chart of charts) {
+      const figure = figures[chart.dataset.figure];
+      const width = onPaper ? PAPER_WIDTH : Math.max(200, Math.floor(chart.getBoundingClientRect().width));
+      Plotly.react(chart, figure.data, dressed(structuredClone(figure.layout), width, onPaper),
+        { displaylogo: false, displayModeBar: false, doubleClick: "reset" });
+      chart.dataset.drawn = "yes";
+    }
+  }
+
+  draw();
+  let waiting = 0;
+  let lastWidth = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth === lastWidth || onPaper) return;
+    lastWidth = innerWidth;
+    cancelAnimationFrame(waiting);
+    waiting = requestAnimationFrame(draw);
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  const folded = new Set();
+  addEventListener("beforeprint", () => {
+    document.querySelectorAll("details:not([open])").forEach((part) => { folded.add(part); part.open = true; });
+    onPaper = true;
+    draw();
+  });
+  addEventListener("afterprint", () => {
+    folded.forEach((part) => { part.open = false; });
+    folded.clear();
+    onPaper = false;
+    draw();
+  });
+  document.documentElement.dataset.charts = "drawn";
+})();
