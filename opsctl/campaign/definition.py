@@ -64,21 +64,26 @@ class Definition:
 
     def production(self, host: str) -> ResolvedService:
         """Return the one production service of a host. Raises UnfitError when there is none, or more than one."""
-        found = self.inventory.production_of(host)
-        if len(found) != 1:
-            raise UnfitError(
-                f"{host} has {len(found) or 'no'} production services; a campaign borrows the GPUs of exactly one",
-                seen=", ".join(service.name for service in found) or None,
-                where=str(self.inventory.path),
-                hint="give one service of the host the role production (hosts: {HOST: {production: [NAME]}} chooses)",
-            )
-        return found[0]
+        return only_production(self.inventory, host)
 
     def services(self, host: str) -> dict[str, ResolvedService]:
         """Return production and every service that a phase wants to serve, by name."""
         wanted = {phase.serve for phase in self.playbook.by_host[host].phases} - {NOTHING}
         production = self.production(host)
         return {production.name: production} | {name: self.inventory.service_on(name, host) for name in sorted(wanted)}
+
+
+def only_production(inventory: LoadedInventory, host: str) -> ResolvedService:
+    """Return the one production service of a host. Raises UnfitError when there is none, or more than one."""
+    found = inventory.production_of(host)
+    if len(found) != 1:
+        raise UnfitError(
+            f"{host} has {len(found) or 'no'} production services; a campaign borrows the GPUs of exactly one",
+            seen=", ".join(service.name for service in found) or None,
+            where=str(inventory.path),
+            hint="give one service of the host the role production (hosts: {HOST: {production: [NAME]}} chooses)",
+        )
+    return found[0]
 
 
 def read_definition(request: RunRequest) -> Definition:

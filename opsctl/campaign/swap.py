@@ -216,6 +216,7 @@ def _lease_first(b: Borrowing) -> Iterator[None]:
 
 
 def cancelled(b: Borrowing) -> Callable[[], bool]:
+    """Return what a wait asks: a restore is cut short by a lost lease alone, all else by a cancelled run too."""
     if b.restoring:
         return lambda: b.heartbeat.lost
     return lambda: b.cancellation.requested or b.heartbeat.lost

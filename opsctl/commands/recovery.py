@@ -1,0 +1,134 @@
+"""``opsctl resume``, ``opsctl rollback``, ``opsctl collect``: production back, and runs that go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from opsctl.commands.run import conclude, open_sinks
+
+
+def resume(
+    run: Annotated[str, typer.Argument(help="Run, or its beginning.")],
+    json: Annotated[bool, typer.Option("--json", help="Write events as JSON Lines.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")] = False,
+) -> None:
+    """Go on with a run whose controller died or lost its link.
+
+    What is verified and unchanged is skipped; a stage that still runs on the host is re-attached to. Where the
+    guard has restored production meanwhile, the phase starts anew.
+
+    [bold]Examples[/bold]
+
+      opsctl resume 20261201-0245
+    """
+    from opsctl.campaign.journal import Journal
+    from opsctl.campaign.reading import find_run
+    from opsctl.campaign.resume import resume as go_on
+
+    with Journal.open() as journal:
+        found = find_run(journal, run)
+        sinks = open_sinks(journal, found, as_json=json, plain=plain)
+        code = go_on(found, journal, sinks)
+        conclude(journal, found, sinks, code, as_json=json)
+    raise typer.Exit(int(code))
+
+
+def rollback(
+    target: Annotated[str, typer.Argument(help="Host or group of the inventory.")],
+    inventory: Annotated[Path, typer.Option("--inventory", "-i", help="Inventory.")] = Path("inventory.yml"),
+    json: Annotated[bool, typer.Option("--json", help="Write one JSON document.")] = False,
+) -> None:
+    """Restore and verify production of a host, from any machine.
+
+    Needs no journal: it asks the host. Whoever holds the host is fenced off first. May be repeated.
+
+    [bold]Exit codes[/bold]: 0 production serves, verified · 2 not fit · 3 PRODUCTION NOT VERIFIED.
+
+    [bold]Examples[/bold]
+
+      opsctl rollback kimi
+
+      opsctl rollback fleet -i inventory.yml --json
+    """
+    import json as jsonlib
+    import sys
+
+    from opsctl.campaign import limits
+    from opsctl.campaign.definition import only_production
+    from opsctl.campaign.rollback import roll_back
+    from opsctl.cli import say_error
+    from opsctl.deadline import Deadline
+    from opsctl.errors import ExitCode, OpsctlError
+    from opsctl.host import connect
+    from opsctl.playbook.inventory import load_inventory
+
+    loaded = load_inventory(inventory)
+    hosts = loaded.hosts_of(target)
+    documents, code = [], ExitCode.VERIFIED
+    for name in hosts:
+        production = only_production(loaded, name)
+        try:
+            host = connect(name, loaded.host(name), deadline=Deadline(limits.CONNECT, f"connection to {name}"))
+            try:
+                done = roll_back(host, production, lambda line, name=name: print(f"{name}: {line}", file=sys.stderr))  # type: ignore[misc]
+            finally:
+                host.close()
+            documents.append(done.document())
+        except OpsctlError as error:
+            code = ExitCode.PRODUCTION_NOT_VERIFIED
+            say_error(error, as_json=False)
+            print(f"PRODUCTION NOT VERIFIED: {production.name} on {name}", file=sys.stderr)
+            documents.append({"host": name, "service": production.name, "verified": False, "error": error.lines()})
+    if json:
+        print(jsonlib.dumps({"exit_code": int(code), "hosts": documents}, indent=2))
+    raise typer.Exit(int(code))
+
+
+def collect(
+    run: Annotated[str | None, typer.Argument(help="Run, or its beginning; default: the newest.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Write one JSON document.")] = False,
+) -> None:
+    """Fetch results that only the host has.
+
+    For steps that ended after their controller was gone: their files are fetched and judged as if it had been
+    there, and the report is written anew. Changes nothing on the host.
+
+    [bold]Examples[/bold]
+
+      opsctl collect 20261201-0245
+    """
+    import json as jsonlib
+
+    from opsctl.campaign import limits
+    from opsctl.campaign.collect import collect_run
+    from opsctl.campaign.definition import RunRequest, read_definition
+    from opsctl.campaign.journal import Journal
+    from opsctl.campaign.reading import find_run
+    from opsctl.campaign.reporting import write_reports
+    from opsctl.deadline import Deadline
+    from opsctl.host import connect
+
+    with Journal.open() as journal:
+        found = find_run(journal, run)
+        row = journal.query("SELECT definition FROM runs WHERE run=?", found)[0]
+        definition = read_definition(RunRequest.from_document(jsonlib.loads(row["definition"])))
+        changed: dict[str, list[str]] = {}
+        for name in definition.hosts:
+            host = connect(
+                name, definition.inventory.host(name), deadline=Deadline(limits.CONNECT, f"connection to {name}")
+            )
+            try:
+                changed[name] = collect_run(journal, found, host, many_hosts=len(definition.hosts) > 1)
+            finally:
+                host.close()
+        written = write_reports(journal, found)
+    if json:
+        print(jsonlib.dumps({"run": found, "changed": changed, "reports": [str(path) for path in written]}))
+        return
+    for name, steps in changed.items():
+        print(f"{name}: {', '.join(steps) if steps else 'nothing new'}")
+    for path in written:
+        print(f"report: {path}")
