@@ -1,0 +1,160 @@
+"""Editing a server's command line as argv: which words belong to a flag, and what became of them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+
+from opsctl.errors import UnfitError
+from opsctl.playbook.models import ArgumentEdits, Engine
+
+ALIASES: Mapping[Engine, Mapping[str, str]] = {
+    Engine.VLLM: {
+        "tp": "tensor-parallel-size",
+        "pp": "pipeline-parallel-size",
+        "dp": "data-parallel-size",
+        "ep": "enable-expert-parallel",
+        "dcp": "decode-context-parallel-size",
+        "q": "quantization",
+        "O": "compilation-config",
+        "cc": "compilation-config",
+        "n": "nnodes",
+        "r": "node-rank",
+        "sc": "speculative-config",
+    },
+    Engine.SGLANG: {
+        "tp": "tensor-parallel-size",
+        "tp-size": "tensor-parallel-size",
+        "dp": "data-parallel-size",
+        "dp-size": "data-parallel-size",
+        "ep": "expert-parallel-size",
+        "ep-size": "expert-parallel-size",
+        "model": "model-path",
+    },
+}
+"""Short spellings of one flag."""
+
+_SWITCH = re.compile(r"(?:enable|disable|no|use|skip|allow|trust)-|enforce-eager$|trust-remote-code$|headless$|async-")
+"""Flags that take no value: what follows one is somebody else's word."""
+_NEGATIVE_NUMBER = re.compile(r"-\d+(?:\.\d+)?")
+
+
+def flag_name(word: str, engine: Engine) -> str | None:
+    """Return the canonical name of a flag (``-tp``, ``--tensor_parallel_size=8``), or None for any other word."""
+    if not word.startswith("-") or word in {"-", "--"} or _NEGATIVE_NUMBER.fullmatch(word):
+        return None
+    name = word.lstrip("-").partition("=")[0].replace("_", "-")
+    return ALIASES[engine].get(name, name)
+
+
+def _extent(argv: Sequence[str], start: int) -> int:
+    """Return the position after the flag at ``start`` and the values that belong to it."""
+    name = argv[start].lstrip("-").replace("_", "-")
+    if "=" in argv[start] or _SWITCH.match(name):
+        return start + 1
+    end = start + 1
+    while end < len(argv) and (not argv[end].startswith("-") or _NEGATIVE_NUMBER.fullmatch(argv[end])):
+        end += 1
+    return end
+
+
+def flag_value(argv: Sequence[str], name: str, engine: Engine) -> str | None:
+    """Return the value of a flag (its last occurrence wins, "" for a switch), or None where it is not given."""
+    value = None
+    for position, word in enumerate(argv):
+        if flag_name(word, engine) == name:
+            _, equals, after = word.partition("=")
+            value = after if equals else " ".join(argv[position + 1 : _extent(argv, position)])
+    return value
+
+
+def edit(argv: Sequence[str], edits: ArgumentEdits, engine: Engine, *, where: str) -> tuple[str, ...]:
+    """Return argv after removals, replacements and additions. Words are compared, never parsed as shell.
+
+    Raises UnfitError when a flag to be removed is not there (a difference that silently does nothing would be
+    reported as a measured one), or when the command is a line for a shell.
+    """
+    if _is_shell(argv) and (edits.add or edits.remove or edits.replace):
+        raise UnfitError(
+            "the command is one line for a shell, so its arguments cannot be edited one by one",
+            seen=" ".join(argv)[:200],
+            where=where,
+            hint="write ExecStart= as the program and its arguments; ${NAME} works without a shell",
+        )
+    words = list(argv)
+    for flag in edits.remove:
+        words = _remove(words, flag, engine, where)
+    for flag, value in edits.replace.items():
+        words = _replace(words, flag, str(value), engine)
+    return (*words, *edits.add)
+
+
+def _is_shell(argv: Sequence[str]) -> bool:
+    return argv[0].rpartition("/")[2] in {"sh", "bash", "dash", "zsh", "ksh"} and any(
+        re.fullmatch(r"-\w*c", word) for word in argv[1:3]
+    )
+
+
+def _remove(words: list[str], flag: str, engine: Engine, where: str) -> list[str]:
+    wanted = flag_name(flag if flag.startswith("-") else f"--{flag}", engine)
+    found = [position for position, word in enumerate(words) if flag_name(word, engine) == wanted]
+    if not found:
+        flags = sorted({name for word in words if (name := flag_name(word, engine))})
+        near = difflib.get_close_matches(wanted or "", flags, n=1)
+        variables = [word for word in words if re.match(r"\$\{?\w+\}?$", word)]
+        raise UnfitError(
+            f"{flag} is not on the command line, so it cannot be removed",
+            seen=", ".join(f"--{name}" for name in flags) or "no flags",
+            where=where,
+            hint=f"did you mean --{near[0]}?"
+            if near
+            else f"arguments inside {', '.join(variables)} are not seen: they come from the environment"
+            if variables
+            else "see `systemctl cat`",
+        )
+    for position in reversed(found):
+        del words[position : _extent(words, position)]
+    return words
+
+
+def _replace(words: list[str], flag: str, value: str, engine: Engine) -> list[str]:
+    spelled = flag if flag.startswith("-") else f"--{flag}"
+    wanted = flag_name(spelled, engine)
+    found = [position for position, word in enumerate(words) if flag_name(word, engine) == wanted]
+    if not found:
+        return [*words, spelled, value]
+    position = found[-1]
+    if "=" in words[position]:
+        words[position] = f"{words[position].partition('=')[0]}={value}"
+        return words
+    end = _extent(words, position)
+    return [*words[: position + 1], value, *words[end:]]
+
+
+def differences(before: Sequence[str], after: Sequence[str], engine: Engine) -> tuple[str, ...]:
+    """Return how two command lines differ, argument by argument: ``- --x 1``, ``+ --y 2``, ``~ --z: 1 → 2``."""
+    old, new = _by_argument(before, engine), _by_argument(after, engine)
+    lines = []
+    for name, text in old.items():
+        if name not in new:
+            lines.append(f"- {text}")
+        elif new[name] != text:
+            lines.append(f"~ {text} → {new[name]}")
+    lines += [f"+ {text}" for name, text in new.items() if name not in old]
+    return tuple(lines)
+
+
+def _by_argument(argv: Sequence[str], engine: Engine) -> dict[str, str]:
+    """Return each flag with its values as one text, keyed by canonical name; other words by their own text."""
+    found: dict[str, str] = {}
+    position = 0
+    while position < len(argv):
+        name = flag_name(argv[position], engine)
+        end = _extent(argv, position) if name else position + 1
+        key = name or f"word {argv[position]}"
+        while key in found:
+            key += "'"
+        found[key] = " ".join(argv[position:end])
+        position = end
+    return found
