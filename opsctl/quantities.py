@@ -53,13 +53,22 @@ def parse_size(text: object) -> int:
 
 def format_duration(seconds: float) -> str:
     """Return ``0.42 s``, ``12.3 s``, ``4m 10s``, ``1h 02m``: short enough for a table, exact enough to act on."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes}m {rest:02d}s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h {minutes:02d}m"
+
+
+def write_duration(seconds: float) -> str:
+    """Return a duration as a playbook writes it: ``90s``, ``45m``, ``1h30m``. ``parse_duration`` reads it back."""
+    text = ""
+    for unit, length in (("h", 3600), ("m", 60)):
+        count, seconds = divmod(seconds, length)
+        text += f"{count:.0f}{unit}" if count else ""
+    return text + (f"{seconds:g}s" if seconds or not text else "")
 
 
 def format_size(count: float) -> str:

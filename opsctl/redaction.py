@@ -9,7 +9,7 @@ from typing import Any
 BLANK = "[redacted]"
 
 _SECRET_NAME = re.compile(
-    r"(?i)(api[-_]?key|token|secret|passw|credential|authorization)(?!s?[-_]?(file|path|count|id))"
+    r"(?i)(api[-_]?key|token(?!s)|secret|passw|credential|authorization)(?!s?[-_]?(file|path|count|id))"
 )
 _SECRET_FLAG = re.compile(r"(?i)--(api[-_]key|hf[-_]token|token|password|ssl[-_]keyfile[-_]password)")
 _IN_TEXT = (

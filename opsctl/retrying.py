@@ -24,7 +24,7 @@ def retrying(
     """
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(errors),
-        wait=tenacity.wait_exponential_jitter(initial=first, max=longest, jitter=first),
+        wait=tenacity.wait_exponential_jitter(multiplier=first, max=longest, jitter=first),
         stop=tenacity.stop_before_delay(deadline.remaining()),
         reraise=True,
     )
