@@ -109,7 +109,7 @@ def carry_out(b: Borrowing, prepared: Prepared, policy: Policy) -> HostOutcome:
     try:
         for unit in prepared.strays:
             stop_stage(b, unit)
-        variantunits.install_all(b, prepared.variants, prepared.trace_dir)
+        variantunits.install_all(b, prepared.variants, prepared.trace_dir, prepared.found.version)
         run_phases(b, prepared.phases, prepared.services, policy)
     except OpsctlError as error:
         failure = error

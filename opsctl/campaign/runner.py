@@ -164,34 +164,34 @@ def _arm_all(work: Run, prepared: list[Prepared]) -> dict[str, Lease]:
 def carry_out_all(work: Run, armed: list[tuple[Prepared, Lease]]) -> None:
     """Carry out every host in a thread of its own; one that fails stops the others, and each gives its host back."""
     threads = []
-    with LoadHistory(work.recorder.journal.folder / "loads.sqlite") as history:
-        for prepared, lease in armed:
-            playbook = work.definition.playbook.by_host[prepared.host.name]
-            policy = Policy(playbook.load.attempts, work.definition.request.kill_foreign, history)
-            b = hostrun.borrow(
-                prepared,
-                lease,
-                ttl=playbook.lease.ttl,
-                recorder=work.recorder,
-                cancellation=work.cancellation,
-                connect=lambda name=prepared.host.name: _connect(work.definition, name),  # type: ignore[misc]
+    history = LoadHistory(work.recorder.journal.folder / "loads.sqlite")
+    for prepared, lease in armed:
+        playbook = work.definition.playbook.by_host[prepared.host.name]
+        policy = Policy(playbook.load.attempts, work.definition.request.kill_foreign, history)
+        b = hostrun.borrow(
+            prepared,
+            lease,
+            ttl=playbook.lease.ttl,
+            recorder=work.recorder,
+            cancellation=work.cancellation,
+            connect=lambda name=prepared.host.name: _connect(work.definition, name),  # type: ignore[misc]
+        )
+        work.borrowings.append(b)
+        threads.append(
+            threading.Thread(
+                target=_carry_out,
+                args=(work, b, prepared, policy),
+                name=f"campaign on {prepared.host.name}",
+                daemon=True,
             )
-            work.borrowings.append(b)
-            threads.append(
-                threading.Thread(
-                    target=_carry_out,
-                    args=(work, b, prepared, policy),
-                    name=f"campaign on {prepared.host.name}",
-                    daemon=True,
-                )
-            )
-        for thread in threads:
-            thread.start()
-        limit = Deadline(max(p.limit for p in work.definition.playbook.by_host.values()), "all phases together")
-        while any(thread.is_alive() for thread in threads):
-            threads[0].join(0.2) if threads[0].is_alive() else threads[-1].join(0.2)
-            if limit.expired and not work.cancellation.requested:
-                work.cancellation.request(f"the phases did not end within {limit.seconds:g} s")
+        )
+    for thread in threads:
+        thread.start()
+    limit = Deadline(max(p.limit for p in work.definition.playbook.by_host.values()), "all phases together")
+    while any(thread.is_alive() for thread in threads):
+        next((thread for thread in threads if thread.is_alive()), threads[0]).join(0.2)
+        if limit.expired and not work.cancellation.requested:
+            work.cancellation.request(f"the phases did not end within {limit.seconds:g} s")
 
 
 def _carry_out(work: Run, b: Borrowing, prepared: Prepared, policy: Policy) -> None:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
 from opsctl.campaign import limits
 from opsctl.campaign.borrowing import Borrowing
 from opsctl.deadline import Deadline
-from opsctl.errors import Interrupted, LoadFailed, OpsctlError
+from opsctl.errors import Interrupted, JournalError, LoadFailed, OpsctlError
 from opsctl.host.protocol import UnitStatus
 from opsctl.playbook.models import Role
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration
 from opsctl.serving import gate, readiness, stopping, traffic
-from opsctl.serving.loads import LoadHistory
+from opsctl.serving.loads import Estimate, LoadHistory
 from opsctl.serving.progress import LoadProgress
 from opsctl.serving.readiness import Ready
+from opsctl.serving.stalls import StallLimits
 
 OURS = ("opsctl.slice",)
 
@@ -118,17 +119,17 @@ def _load(b: Borrowing, service: ResolvedService, attempt: int, history: LoadHis
                 service,
                 deadline=Deadline(service.readiness.limit, f"load of {service.unit} on {b.name}"),
                 started=started,
-                on_progress=_shown(b, service),
+                on_progress=_shown(b, service, _expected(history, b, service)),
                 cancelled=cancelled(b),
                 journal_after=mark,
-                stalls=history.stall_limits(b.name, service),
+                stalls=_stalls(history, service),
             )
     except OpsctlError as error:
         journal.end_load(load, outcome=f"{type(error).__name__}: {error}")
         raise
     seconds = time.monotonic() - began
     journal.end_load(load, outcome="ready", seconds=seconds, version=ready.version, phases=ready.phases)
-    history.add(b.name, service.name, ready.version, seconds, ready.phases)
+    _remember(history, b, service, seconds, ready)
     b.heartbeat.check()
     b.serving = service.name
     b.holds(service.name, str(service.role))
@@ -179,30 +180,70 @@ def _mark_down(b: Borrowing) -> None:
 def _traffic_out(b: Borrowing, service: ResolvedService) -> None:
     if service.traffic.out:
         with b.change("traffic out", service.name) as detail:
-            detail.update(traffic.take_out(b.host, service.traffic).document())
+            detail.update(as_detail(_traffic(b, service, "out")))
 
 
 def put_in(b: Borrowing, service: ResolvedService) -> None:
     """Put production back into the load balancer, after it was verified."""
     if service.traffic.in_:
         with b.change("traffic in", service.name) as detail:
-            detail.update(traffic.put_in(b.host, service.traffic).document())
+            detail.update(as_detail(_traffic(b, service, "in")))
 
 
-def _shown(b: Borrowing, service: ResolvedService) -> Callable[[LoadProgress], None]:
+def _traffic(b: Borrowing, service: ResolvedService, direction: Literal["out", "in"]) -> traffic.TrafficRecord:
+    deadline = b.call(f"traffic {direction}", 2 * service.traffic.limit + limits.CALL)
+    return traffic.run_traffic(b.systemd(), b.host, service, direction, deadline=deadline)
+
+
+def _shown(b: Borrowing, service: ResolvedService, expected: Estimate | None) -> Callable[[LoadProgress], None]:
+    """Return what shows a load's progress, beside how long such a load took before on this host."""
+    began = time.monotonic()
+
     def show(progress: LoadProgress) -> None:
+        waited = time.monotonic() - began
+        words = f"{service.name}: {progress.text}, {format_duration(waited)}"
+        if expected is not None:
+            words += f" of {expected}"
+            words += ", SLOWER than ever before" if expected.slower_than_ever(waited) else ""
         b.progress(
             "service.loading",
-            f"{service.name}: {progress.text}",
+            words,
             service=service.name,
             phase_of_load=progress.phase.value,
             shards_done=progress.shards_done,
             shards_total=progress.shards_total,
             rate=progress.rate,
             eta=progress.eta,
+            waited=waited,
+            expected=expected.seconds if expected else None,
         )
 
     return show
+
+
+def _expected(history: LoadHistory, b: Borrowing, service: ResolvedService) -> Estimate | None:
+    with suppress(JournalError):
+        return history.estimate(host=b.name, service=service.name)
+    return None
+
+
+def _stalls(history: LoadHistory, service: ResolvedService) -> StallLimits:
+    with suppress(JournalError):
+        return history.stalls(service)
+    return StallLimits.for_service(service)
+
+
+def _remember(history: LoadHistory, b: Borrowing, service: ResolvedService, seconds: float, ready: Ready) -> None:
+    """Keep how long the load took. An estimate that cannot be kept is no reason to fail a load that did not."""
+    with suppress(JournalError):
+        history.add(
+            host=b.name,
+            service=service.name,
+            seconds=seconds,
+            version=ready.version,
+            phases=ready.phases,
+            run=b.run,
+        )
 
 
 @contextmanager
