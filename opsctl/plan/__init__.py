@@ -1,5 +1,8 @@
 """Playbook + inventory + what the hosts look like -> ordered actions. Pure: no I/O, no host."""
 
-from opsctl.plan.facts import Estimate, HostFacts, Seen
+from opsctl.plan.actions import HostPlan, Plan
+from opsctl.plan.facts import Estimate, HostFacts, IfDown, Seen
+from opsctl.plan.planner import plan
+from opsctl.plan.render import document, lines_of
 
-__all__ = ["Estimate", "HostFacts", "Seen"]
+__all__ = ["Estimate", "HostFacts", "HostPlan", "IfDown", "Plan", "Seen", "document", "lines_of", "plan"]

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 
 class Seen(StrEnum):
@@ -67,3 +67,7 @@ class HostFacts:
     """Who holds the host's lease; "" for nobody."""
     notes: tuple[str, ...] = ()
     """What could not be found out, and why."""
+
+
+IfDown = Literal["refuse", "restore", "leave"]
+"""What a run does where production was found down: refuse it, restore production at the end, or leave it down."""

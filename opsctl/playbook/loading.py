@@ -55,7 +55,9 @@ def find_playbook(name: str, folder: Path | None = None) -> Path:
     for path in tried:
         if path.is_file():
             return path
-    there = sorted(path.name for place in (base, base / _FOLDER) for path in place.glob("*.y*ml"))
+    there = sorted(
+        path.name for place in (base, base / _FOLDER) for path in place.glob("*.y*ml") if path.stem != "inventory"
+    )
     raise UnfitError(
         f"no playbook `{name}`{suggestion(Path(name).name, there)}",
         seen=f"looked for {', '.join(str(path) for path in tried)}",

@@ -30,31 +30,42 @@ class ServingBenchmark(Model):
     duration: Duration | None = None
     """A round lasts this long, instead of a count."""
     warmup_requests: int = Field(default=2, ge=0)
+    """Requests before each cell that are not measured."""
     rounds: int = Field(default=3, ge=1)
+    """Repetitions of every cell; the intervals are over them."""
     seed: int = 0
     """Seed of the arrival times. Prompts are unique per request and per run, whatever the seed."""
     slo: dict[str, Duration] = Field(default_factory=dict)
     """Goodput: limits such as {ttft: 2s, tpot: 0.05s}."""
     request_limit: Duration = 10 * 60.0
+    """Longest time for one request; a longer one counts as failed."""
     limit: Duration = 60 * 60.0
+    """Longest time for the step; the host itself ends it then."""
 
 
 class Profile(Model):
     """Capture torch.profiler traces of steady decode, and verify that they are whole."""
 
     warmup_requests: int = Field(default=3, ge=0)
+    """Requests before the profiler is switched on."""
     windows: int = Field(default=3, ge=1)
+    """Captures of each concurrency."""
     requests: int = Field(default=5, ge=1)
     """Requests in a window, for each unit of concurrency."""
     input_tokens: int = Field(default=128, ge=1)
+    """Tokens in each prompt."""
     output_tokens: int = Field(default=32, ge=2)
+    """Tokens generated for each request: decode steps in the window."""
     concurrency: tuple[int, ...] = (1,)
+    """Requests in flight, one cell each."""
     with_: Literal["torch", "nsys"] = "torch"
+    """torch: the server's own profiler. nsys: Nsight Systems, which the variant's exec-prefix starts."""
     flush_limit: Duration = 45 * 60.0
     """/stop_profile has no limit of its own; 20 minutes were seen."""
     fetch: Literal["all", "rank0", "none"] = "all"
     """Which trace files are fetched to the controller; all are analysed on the host."""
     limit: Duration = 3 * 60 * 60.0
+    """Longest time for the step; the host itself ends it then."""
 
 
 class Gemm(Model):
@@ -63,8 +74,11 @@ class Gemm(Model):
     model: str = "served"
     """kimi-k2.5, or `served`: the served model's own config.json, or a path to a config.json on the host."""
     tensor_parallel: int | None = Field(default=None, ge=1)
+    """Ranks that share a matrix; default: the production service's."""
     expert_parallel: int = Field(default=1, ge=1)
+    """Ranks that share the experts."""
     tokens: tuple[int, ...] = (1, 8, 32)
+    """Tokens in the step (M), one cell for each shape."""
     ops: tuple[str, ...] = ()
     """Only these operations; default: all of the model's."""
     backends: tuple[str, ...] = ()
@@ -72,40 +86,53 @@ class Gemm(Model):
     shapes: tuple[tuple[int, int], ...] = ()
     """Own N × K pairs (BF16) instead of a model's."""
     repetitions: int = Field(default=100, ge=3)
+    """Measurements of each cell; the median is reported."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
+    """auto: CUDA where the host has it."""
     limit: Duration = 60 * 60.0
+    """Longest time for the step; the host itself ends it then."""
 
 
 class Collectives(Model):
     """All-reduce and its kin at the model's own message sizes."""
 
     model: str = "served"
+    """kimi-k2.5, or `served`: the served model's own config.json, or a path to a config.json on the host."""
     tokens: tuple[int, ...] = (1, 8, 32)
+    """Tokens in the step: each gives the message size of the model."""
     ops: tuple[str, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    """Which collectives."""
     sizes: tuple[Size, ...] = ()
     """Own message sizes in bytes instead of a model's."""
     world_size: int | None = Field(default=None, ge=1)
     """Ranks; default: the service's tensor-parallel degree, else all GPUs."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
+    """auto: NCCL where the host has CUDA, else gloo."""
     sweep: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Environment axes, such as {NCCL_PROTO: [default, LL, LL128, Simple]}."""
     graphs: Literal["both", "on", "off"] = "both"
     """Under CUDA graphs, as decode runs them, and without."""
     repetitions: int = Field(default=200, ge=3)
+    """Measurements of each cell."""
     smoke_limit: Duration = 60.0
+    """Longest time for one small all-reduce before anything else: a topology that hangs is found early."""
     limit: Duration = 60 * 60.0
+    """Longest time for the step; the host itself ends it then."""
 
 
 class Command(Model):
     """Any program as a stage."""
 
     argv: tuple[str, ...] = Field(min_length=1)
+    """Program and arguments, run in the step's folder on the host. No shell."""
     env: dict[str, str] = Field(default_factory=dict)
+    """Environment added to it. Recorded with the run: put no secret here."""
     collect: tuple[str, ...] = ()
     """Files to fetch, relative to the step's folder on the host; globs are allowed."""
     figures: dict[str, str] = Field(default_factory=dict)
     """Figure name: FILE#path.to.number in a JSON file that the program wrote."""
     limit: Duration = 10 * 60.0
+    """Longest time for the step; the host itself ends it then."""
 
 
 StageOptions = ServingBenchmark | Profile | Gemm | Collectives | Command
@@ -135,9 +162,11 @@ class Phase(Model):
     """Which service must serve while its steps run."""
 
     name: str
+    """What reports call it; steps are named after it."""
     serve: str
     """A service of the inventory, or `nothing`."""
     steps: tuple[Step, ...] = ()
+    """What is measured while the service serves."""
     optional: bool = False
     """When it fails the campaign goes on with the next phase; the exit code still says that it failed."""
 
@@ -167,21 +196,29 @@ class Rounds(Model):
     """Repeat the phases in turn, so that drift of the host falls on all of them alike."""
 
     count: int = Field(default=1, ge=1)
+    """How many times."""
 
 
 class Playbook(Model):
     """A campaign: phases, in order."""
 
     name: str
+    """What runs of it are called."""
     description: str = ""
+    """What it is for."""
     hosts: str
     """A host or a group of the inventory."""
     vars: dict[str, Any] = Field(default_factory=dict)
     """Defaults; the inventory and --var override them."""
     lease: Lease = Lease()
+    """How long the guard waits for a sign of life."""
     load: Load = Load()
+    """How often a load is tried."""
     rounds: Rounds = Rounds()
+    """Repeat all phases in turn."""
     limit: Duration = 12 * 60 * 60.0
     """Longest time for all phases together; the restore has a budget of its own."""
     phases: tuple[Phase, ...] = Field(min_length=1)
+    """In order; after the last one production is restored, always."""
     notify: tuple[str, ...] = ()
+    """Where to say what happened, beside the inventory's: Apprise URLs, or file:PATH of a file that holds them."""
