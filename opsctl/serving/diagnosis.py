@@ -8,7 +8,6 @@ person is shown the first cause before it. Sources of the lines: vLLM 0.6 to 0.3
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -297,6 +296,7 @@ class Autopsy:
     def __init__(self) -> None:
         self._suspects: list[FatalLine] = []
         self._exceptions: list[str] = []
+        self._ended_by = ""
         self.verdict: FatalLine | None = None
 
     def feed(self, line: str, when: float) -> FatalLine | None:
@@ -310,6 +310,7 @@ class Autopsy:
         if not cause.echo and len(self._suspects) < self.KEPT:
             self._suspects.append(fatal)
         if cause.ends and self.verdict is None:
+            self._ended_by = line
             self.verdict = self._explained(fatal)
         return self.verdict
 
@@ -330,10 +331,8 @@ class Autopsy:
 
     def quoted(self) -> tuple[str, ...]:
         """Return the lines worth showing: the first causes, then the verdict."""
-        lines: Iterable[str] = [*(suspect.line for suspect in self._suspects[:3]), *self._exceptions[:2]]
-        if self.verdict is not None:
-            lines = [self.verdict.line, *lines]
-        return tuple(dict.fromkeys(line[:400] for line in lines))
+        lines = [*(suspect.line for suspect in self._suspects[:3]), *self._exceptions[:2], self._ended_by]
+        return tuple(dict.fromkeys(line[:400] for line in lines if line))
 
     def _explained(self, fatal: FatalLine) -> FatalLine:
         """Return the first cause before a verdict, or the verdict where none was seen."""

@@ -136,6 +136,9 @@ _MARKS: tuple[_Mark, ...] = (
     ),
 )
 
+LONGEST = 4000
+"""Characters of a line that are looked at: configurations are dumped in lines of any length."""
+
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _SHARDS = re.compile(
     r"(?:Loading \w+ (?:checkpoint )?shards|Multi-thread loading shards|Loading safetensors using [^:]+)"
@@ -151,7 +154,7 @@ _VERSION = re.compile(r"(?:LLM engine \(v|vLLM API server version |\bversion )(?
 
 def clean(text: str) -> tuple[str, ...]:
     """Return the lines that a terminal would have shown one after the other, without colours."""
-    return tuple(part.strip() for part in _ANSI.sub("", text).replace("\n", "\r").split("\r") if part.strip())
+    return tuple(part.strip()[:LONGEST] for part in _ANSI.sub("", text).replace("\n", "\r").split("\r") if part.strip())
 
 
 class LoadParser:
