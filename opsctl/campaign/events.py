@@ -2,12 +2,17 @@
 
 The names are a promise (tests pin them)::
 
-    run.begun run.ended                                    host.connected host.lost host.back
-    preflight.check preflight.passed                       production.found production.down production.verified
-    lease.armed lease.lost lease.released                  service.stopping service.stopped service.starting
-    service.loading service.ready service.failed           gpus.free variant.installed variant.removed
-    phase.begun phase.ended step.begun step.progress step.cell step.ended
-    restore.begun restore.attempt restore.ended report.written
+    run.begun run.resolved run.failing run.ended
+    host.connected host.lost host.back
+    preflight.check preflight.passed
+    production.found production.down production.verified
+    lease.armed lease.renewed lease.lost lease.released
+    variant.installed variant.removed
+    service.stopping service.stopped service.starting service.loading service.ready service.failed
+    gpus.free
+    phase.begun phase.ended
+    step.begun step.progress step.cell step.ended
+    restore.begun restore.attempt restore.ended
 """
 
 from __future__ import annotations
