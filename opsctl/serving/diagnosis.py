@@ -8,7 +8,7 @@ person is shown the first cause before it. Sources of the lines: vLLM 0.6 to 0.3
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class FatalLine:
     """Why a load will not end well. ``line`` is the server's own, ``when`` seconds of the host's clock."""
 
     name: str
-    line: str
     advice: str
     passing: bool
+    line: str
     when: float = 0.0
 
 
@@ -295,49 +295,43 @@ class Autopsy:
 
     def __init__(self) -> None:
         self._suspects: list[FatalLine] = []
-        self._exceptions: list[str] = []
-        self._ended_by = ""
-        self.verdict: FatalLine | None = None
+        self._exceptions: list[FatalLine] = []
+        self._ended_by: FatalLine | None = None
 
-    def feed(self, line: str, when: float) -> FatalLine | None:
-        """Take one line; return the finding once a line came after which the server never serves."""
+    def feed(self, line: str, when: float) -> None:
+        """Take one line of the log."""
         cause = match_line(line)
         if cause is None:
             if is_exception(line) and len(self._exceptions) < self.KEPT:
-                self._exceptions.append(line)
-            return self.verdict
-        fatal = FatalLine(cause.name, line, cause.advice, cause.passing, when)
+                self._exceptions.append(FatalLine(*_UNKNOWN, line=line, when=when))
+            return
+        fatal = FatalLine(cause.name, cause.advice, cause.passing, line, when)
         if not cause.echo and len(self._suspects) < self.KEPT:
             self._suspects.append(fatal)
-        if cause.ends and self.verdict is None:
-            self._ended_by = line
-            self.verdict = self._explained(fatal)
-        return self.verdict
+        if cause.ends and self._ended_by is None:
+            self._ended_by = fatal
+
+    @property
+    def verdict(self) -> FatalLine | None:
+        """What ended the server, once a line came after which none ever served; else None.
+
+        The cause may be logged after the verdict ("WorkerProc failed to start", then the traceback), so this
+        may get better as more lines come.
+        """
+        return self.finding() if self._ended_by is not None else None
 
     def finding(self) -> FatalLine | None:
         """Return what is known of a server that died, or None where nothing it logged explains it."""
-        if self.verdict is not None:
-            return self.verdict
         if self._suspects:
             return self._suspects[0]
-        if self._exceptions:
-            return FatalLine(
-                "an exception that opsctl does not know",
-                self._exceptions[0],
-                "read the traceback: journalctl -u UNIT",
-                passing=True,
-            )
-        return None
+        if self._ended_by is not None and self._exceptions:
+            return replace(self._ended_by, line=self._exceptions[0].line, when=self._exceptions[0].when)
+        return self._ended_by or (self._exceptions[0] if self._exceptions else None)
 
     def quoted(self) -> tuple[str, ...]:
         """Return the lines worth showing: the first causes, then the verdict."""
-        lines = [*(suspect.line for suspect in self._suspects[:3]), *self._exceptions[:2], self._ended_by]
-        return tuple(dict.fromkeys(line[:400] for line in lines if line))
+        kept = [*self._suspects[:3], *self._exceptions[:2], *([self._ended_by] if self._ended_by else [])]
+        return tuple(dict.fromkeys(fatal.line[:400] for fatal in kept))
 
-    def _explained(self, fatal: FatalLine) -> FatalLine:
-        """Return the first cause before a verdict, or the verdict where none was seen."""
-        if self._suspects:
-            return self._suspects[0]
-        if self._exceptions:
-            return FatalLine(fatal.name, self._exceptions[0], fatal.advice, fatal.passing, fatal.when)
-        return fatal
+
+_UNKNOWN = ("an exception that opsctl does not know", "read the traceback: journalctl -u UNIT", True)

@@ -72,6 +72,15 @@ def test_an_exception_that_is_in_no_row_still_explains() -> None:
     assert finding.name == "engine did not start"
 
 
+def test_a_cause_that_is_logged_after_the_verdict_is_still_the_cause() -> None:
+    autopsy = Autopsy()
+    autopsy.feed("(Worker_TP1 pid=7) ERROR [multiproc_executor.py:772] WorkerProc failed to start.", 1.0)
+    assert autopsy.verdict is not None
+    assert autopsy.verdict.name == "a worker died"
+    autopsy.feed("(Worker_TP1 pid=7) ERROR [x.py:772] torch.OutOfMemoryError: CUDA out of memory.", 1.1)
+    assert autopsy.verdict.name == "out of GPU memory"
+
+
 def test_nothing_logged_is_nothing_found() -> None:
     autopsy = Autopsy()
     autopsy.feed("a line", 0.0)
