@@ -1,4 +1,5 @@
-"""Fixtures for tests on lab hosts: `lab_host`, `fresh_lab_host`, `lab_hosts`, `make_lab_host`, `standin_unit`.
+"""Fixtures for tests on lab hosts: `lab_host`, `fresh_lab_host`, `lab_hosts`, `make_lab_host`,
+`standin_unit`, `standin_host`.
 
 Each pytest worker has a lab of its own. It is stale as soon as the worker is gone, and the next session takes
 stale ones down, so a killed test run leaves nothing behind for long.
@@ -21,12 +22,22 @@ from opsctl.errors import UnfitError
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.lab import Lab, check_machine, reap
 from opsctl.lab.spec import HostSpec
+from opsctl.lab.standin.gpus import GpuConfig
+from opsctl.lab.units import Standin, install
 
 
 class MakeLabHost(Protocol):
     """Boots one more host, of any kind; it goes at the end of the test."""
 
     def __call__(self, spec: HostSpec | None = None, *, name: str | None = None) -> LabHost: ...
+
+
+class InstallStandin(Protocol):
+    """Puts stand-in services on a host, started and answering unless not ``start``."""
+
+    def __call__(
+        self, host: LabHost, *standins: Standin, gpus: GpuConfig | None = None, start: bool = True
+    ) -> None: ...
 
 
 _NUMBERS = itertools.count(1)
@@ -89,3 +100,16 @@ def lab_hosts(lab: Lab) -> Iterator[Callable[[int], list[LabHost]]]:
     yield boot
     for host in made:
         lab.down(host.name)
+
+
+@pytest.fixture
+def standin_unit() -> InstallStandin:
+    """Return the function that installs stand-in services on a host (opsctl.lab.units.install)."""
+    return install
+
+
+@pytest.fixture
+def standin_host(fresh_lab_host: LabHost, standin_unit: InstallStandin) -> LabHost:
+    """Return a host of the test's own on which production, a paced stand-in, serves."""
+    standin_unit(fresh_lab_host, Standin())
+    return fresh_lab_host

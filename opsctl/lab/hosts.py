@@ -22,7 +22,7 @@ from typing import Literal
 from opsctl.deadline import Deadline
 from opsctl.errors import DeadlineExceeded, OpsctlError
 from opsctl.lab import network, processes
-from opsctl.lab.spec import HostSpec, needed_binds, seed, seed_tar
+from opsctl.lab.spec import HostSpec, SeedFile, needed_binds, seed, seed_tar
 
 _BOOT = Path(__file__).with_name("boot.sh")
 _BOOT_LIMIT = 60.0
@@ -301,6 +301,15 @@ class LabHost:
         """Write a file in it, folders made."""
         script = 'mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"'
         self.exec("sh", "-c", script, "sh", path, f"{mode:o}", stdin=content)
+
+    def write_files(self, files: dict[str, SeedFile]) -> None:
+        """Write several files in it, links too, folders made."""
+        self._pipe(seed_tar(files), "tar", "--keep-directory-symlink", "-xpf", "-", "-C", "/")
+
+    def _pipe(self, data: bytes, *argv: str) -> None:
+        done = subprocess.run(self.exec_argv(*argv), input=data, capture_output=True, check=False, timeout=60)
+        if done.returncode != 0:
+            raise OpsctlError(f"{argv[0]} failed", where=f"lab host {self.name}", seen=done.stderr.decode()[-800:])
 
     def read_file(self, path: str) -> str:
         """Return a file of it as text. Raises OpsctlError when it is not there."""
