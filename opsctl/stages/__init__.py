@@ -6,11 +6,12 @@ from typing import Final
 
 from opsctl.stages.base import Invocation, Stage, StageContext
 from opsctl.stages.command import CommandStage
+from opsctl.stages.gemm import GemmStage
 from opsctl.stages.profile import ProfileStage
 from opsctl.stages.serving_benchmark import ServingBenchmarkStage
 
 STAGE_BY_NAME: Final[dict[str, Stage]] = {
-    stage.name: stage for stage in (ServingBenchmarkStage(), ProfileStage(), CommandStage())
+    stage.name: stage for stage in (ServingBenchmarkStage(), ProfileStage(), GemmStage(), CommandStage())
 }
 
 __all__ = ["STAGE_BY_NAME", "Invocation", "Stage", "StageContext"]
