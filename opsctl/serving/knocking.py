@@ -1,4 +1,4 @@
-"""Knocks at a server in the background, so that a hung request never blinds the wait to a dying unit."""
+"""Readings that go on in the background, so that a hung request never blinds the wait to a dying unit."""
 
 from __future__ import annotations
 
@@ -6,75 +6,116 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from typing import Generic, TypeVar
 
 from opsctl.deadline import Deadline
 from opsctl.host.protocol import Host
 from opsctl.playbook.resolved import ResolvedService
+from opsctl.results import Evidence
 from opsctl.serving.probing import Answer, ServerProbe, request_limit
+from opsctl.serving.waiting import evidence
+
+Reading = TypeVar("Reading")
+
+
+class Background(Generic[Reading]):
+    """One reading at a time, in a thread of its own; ``collect`` never waits."""
+
+    def __init__(self, read: Callable[[], Reading], name: str) -> None:
+        self._read = read
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"opsctl-{name}")
+        self._asked: Future[Reading] | None = None
+        self._due = 0.0
+
+    def collect(self, every: float) -> Reading | None:
+        """Return what was read, if a reading has ended; another begins ``every`` seconds later. Raises its error."""
+        if self._asked is None:
+            if time.monotonic() >= self._due:
+                self._asked = self._pool.submit(self._read)
+            return None
+        if not self._asked.done():
+            return None
+        return self._take(every)
+
+    def now(self) -> Reading:
+        """Return a fresh reading, waiting for one. Raises its error."""
+        if self._asked is None:
+            self._asked = self._pool.submit(self._read)
+        return self._take(0.0)
+
+    def _take(self, every: float) -> Reading:
+        asked, self._asked = self._asked, None
+        assert asked is not None  # noqa: S101 - both callers have just seen one
+        self._due = time.monotonic() + every
+        return asked.result()
+
+    def close(self) -> None:
+        """Wait for the thread; whoever closes has ended what the reading waits for."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Knocker:
-    """One question in flight at a time: the models first, then completions once the model was listed.
-
-    ``collect`` returns an answer when there is one, else None. An error of the link is raised there.
-    """
+    """Asks a server for its models, and once they are listed for a row of completions, in the background."""
 
     def __init__(self, host: Host, service: ResolvedService, *, deadline: Deadline) -> None:
-        self.listed = False
         self._host = host
         self._service = service
         self._deadline = deadline
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="opsctl-knock")
         self._probe: ServerProbe | None = None
-        self._asked: Future[tuple[str, Answer]] | None = None
-        self._due = 0.0
+        self._background = Background(self._knock, "knock")
+        self._closed = False
+        self.listed: Evidence | None = None
+        """That the model was listed, once it was."""
+        self.tokens: tuple[Evidence, ...] = ()
+        """The completions in a row that came so far."""
 
     def close(self) -> None:
         """End the question in flight and the thread that asks it."""
-        if self._probe is not None:
-            self._probe.close()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        if self._asked is not None and self._asked.done() and not self._asked.cancelled():
-            self._asked.exception()
+        self._closed = True
+        self._forget()
+        self._background.close()
 
     def renew(self) -> None:
         """Forget the connections of a link that was lost."""
-        if self._probe is not None:
+        self._forget()
+
+    def _forget(self) -> None:
+        probe, self._probe = self._probe, None
+        if probe is not None:
             with suppress(Exception):
-                self._probe.close()
-        self._probe, self._asked = None, None
+                probe.close()
 
-    def collect(self, every: float) -> tuple[str, Answer] | None:
-        """Return (what was asked, the answer) if one has come. Ask again ``every`` seconds after the last answer.
+    def collect(self, every: float) -> Answer | None:
+        """Return the last answer of a round, if one has ended. Raises HostError, NotReady (key file).
 
-        After a good answer the next question follows at once. Raises HostError, NotReady (key file).
+        A round is the list of models, and completions in a row after it; it ends at the first answer that is
+        not good, or when there were enough.
         """
-        if self._asked is not None:
-            if not self._asked.done():
-                return None
-            asked, self._asked = self._asked, None
-            path, answer = asked.result()
-            self.listed = answer.good if path == "/v1/models" else self.listed
-            self._due = time.monotonic() + (0.0 if answer.good else every)
-            return path, answer
-        if time.monotonic() >= self._due:
-            self._asked = self._pool.submit(self._completion if self.listed else self._models)
-        return None
+        return self._background.collect(every)
 
     def version(self) -> str | None:
         """Ask for the version, in the caller's own thread, once the server serves."""
-        return self._ready_probe().version(limit=min(10.0, request_limit(self._service, self._deadline)))
+        return self._ready_probe().version(limit=request_limit(self._service, self._deadline, most=10.0))
 
     def _ready_probe(self) -> ServerProbe:
         if self._probe is None:
             self._probe = ServerProbe(self._host, self._service, deadline=self._deadline)
         return self._probe
 
-    def _models(self) -> tuple[str, Answer]:
-        return "/v1/models", self._ready_probe().models(limit=request_limit(self._service, self._deadline, most=10.0))
-
-    def _completion(self) -> tuple[str, Answer]:
-        return "/v1/completions", self._ready_probe().completion(limit=request_limit(self._service, self._deadline))
+    def _knock(self) -> Answer:
+        probe = self._ready_probe()
+        answer = probe.models(limit=request_limit(self._service, self._deadline, most=10.0))
+        self.tokens = ()
+        if not answer.good:
+            return answer
+        self.listed = evidence("GET /v1/models", answer.seen)
+        while len(self.tokens) < self._service.readiness.completions and not self._closed:
+            answer = probe.completion(limit=request_limit(self._service, self._deadline))
+            if not answer.good:
+                self.tokens = ()
+                return answer
+            self.tokens = (*self.tokens, evidence("POST /v1/completions", answer.seen))
+        return answer
 
 
 class Every:

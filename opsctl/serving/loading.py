@@ -5,21 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self, TypeVar
 
 from opsctl.deadline import Deadline
 from opsctl.errors import CommandFailed, LoadStalled, TransportLost
-from opsctl.host.protocol import Host, UnitStatus
+from opsctl.host.protocol import Host, JournalBatch, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration
 from opsctl.results import Evidence
 from opsctl.serving.deaths import death_of, fatal_line
-from opsctl.serving.knocking import Every, Knocker
+from opsctl.serving.knocking import Background, Every, Knocker
 from opsctl.serving.probing import Answer, Knock, not_ready
 from opsctl.serving.progress import LoadParser, LoadPhase, LoadProgress
 from opsctl.serving.stalls import StallLimits
-from opsctl.serving.unitstate import active_seconds, describe_unit
+from opsctl.serving.unitstate import describe_unit
 from opsctl.serving.waiting import CALL_LIMIT, TICK, Link, check_cancelled, evidence
+
+Reading = TypeVar("Reading")
+Reading_co = TypeVar("Reading_co", covariant=True)
+
+
+class Collectable(Protocol[Reading_co]):
+    """Something that is read in the background."""
+
+    def collect(self, every: float) -> Reading_co | None:
+        """Return what was read, if a reading has ended."""
+        ...
+
 
 EAGER_FOR = 30.0
 """Seconds after the start in which everything is looked at often: small models are up by then."""
@@ -49,10 +61,9 @@ class Load:
         self._knocker = Knocker(host, service, deadline=deadline)
         self._began = time.monotonic()
         self._what = f"the load of {service.name} on {host.name}"
-        self._unit_due, self._journal_due, self._report_due = Every(), Every(), Every()
+        self._journal = Background(self._read_journal, "journal")
+        self._unit_due, self._report_due = Every(), Every()
         self._journal_readable = True
-        self._tokens: list[Evidence] = []
-        self._listed: Evidence | None = None
         self._wrong_since: float | None = None
         self._last_answer = "not asked yet"
         self.status = started or self._read_status()
@@ -71,6 +82,7 @@ class Load:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._knocker.close()
+        self._journal.close()
 
     @property
     def phases(self) -> dict[str, float]:
@@ -117,24 +129,25 @@ class Load:
     # --- the journal
 
     def _watch_journal(self) -> None:
-        if not self._journal_readable or not self._journal_due.due(0.4 if self._eager else 1.0):
-            return
-        self._read_journal()
+        batch = self._collect(self._journal, 0.4 if self._eager else 1.0) if self._journal_readable else None
         self._parser.tick(self._now())
+        if batch is None or not self._feed(batch):
+            return
         if self._parser.state.fatal is not None:
             self._drain_journal()
             raise fatal_line(self._host, self._service, self._parser)
 
-    def _read_journal(self) -> bool:
-        """Feed what is new; return whether there was anything. A journal that cannot be read is done without."""
+    def _read_journal(self) -> JournalBatch | None:
+        """Return what is new; None where the journal cannot be read, which is done without then."""
         limit = self._deadline.within(CALL_LIMIT, f"the journal of {self._service.unit}")
         try:
-            batch = self._link.read(
-                lambda: self._host.journal(self._service.unit, after=self._cursor, deadline=limit),
-            )
+            return self._host.journal(self._service.unit, after=self._cursor, deadline=limit)
         except CommandFailed:
             self._journal_readable = False
-            return False
+            return None
+
+    def _feed(self, batch: JournalBatch) -> bool:
+        """Take a batch; return whether there was anything in it."""
         self._cursor = batch.cursor
         for line in batch.lines:
             self._parser.feed(line)
@@ -145,34 +158,33 @@ class Load:
         until = self._deadline.within(2.0, "the last lines of the journal")
         quiet = 0
         while self._journal_readable and quiet < 2 and not until.expired:
-            quiet = 0 if self._read_journal() else quiet + 1
+            batch = self._link.read(self._journal.now)
+            quiet = 0 if batch is not None and self._feed(batch) else quiet + 1
             time.sleep(0.1)
 
     # --- HTTP
 
     def _watch_http(self) -> bool:
         """Look for an answer; return whether completions came often enough in a row."""
+        answer = self._collect(self._knocker, self._patience)
+        if self._knocker.listed is not None:
+            self._parser.reached(LoadPhase.FIRST_TOKENS, self._now(), "the model is listed")
+        if tokens := len(self._knocker.tokens):
+            self._parser.touch(self._now(), f"completion {tokens} of {self._service.readiness.completions}")
+        if answer is None:
+            return False
+        self._last_answer = answer.seen
+        self._judge_wrong(answer)
+        return answer.good and len(self._knocker.tokens) >= self._service.readiness.completions
+
+    def _collect(self, source: Collectable[Reading], every: float) -> Reading | None:
+        """Return what a background reading gave, if it has ended; a lost link is made anew."""
         try:
-            answered = self._knocker.collect(self._patience)
+            return source.collect(every)
         except TransportLost:
             self._link.renew()
             self._knocker.renew()
-            return False
-        if answered is None:
-            return False
-        path, answer = answered
-        self._last_answer = answer.seen
-        if answer.good and path == "/v1/models":
-            self._listed = evidence("GET /v1/models", answer.seen)
-            self._parser.reached(LoadPhase.FIRST_TOKENS, self._now(), "the model is listed")
-            self._wrong_since = None
-        elif answer.good:
-            self._tokens.append(evidence("POST /v1/completions", answer.seen))
-            self._parser.touch(self._now(), f"completion {len(self._tokens)} of {self._service.readiness.completions}")
-        else:
-            self._tokens.clear()
-            self._judge_wrong(answer)
-        return len(self._tokens) >= self._service.readiness.completions
+            return None
 
     def _judge_wrong(self, answer: Answer) -> None:
         """Raise NotReady for an answer that waiting does not mend, once it lasted."""
@@ -191,13 +203,12 @@ class Load:
         if death is not None:
             self._drain_journal()
             raise death.error(self._host, self._service, self._parser)
-        age = self._link.read(lambda: active_seconds(self._host, self.status, deadline=self._deadline))
+        entered = self.status.properties.get("ActiveEnterTimestamp")
+        age = self._now() - entered / 1e6 if isinstance(entered, int) else time.monotonic() - self._began
         if age < self._service.readiness.settle:
-            # The tokens stand; they only have to be joined by a unit that stays.
-            self._tokens = self._tokens[1:]
             return False
         unit = evidence(f"systemd: state of {self._service.unit}", describe_unit(self.status))
-        self.evidence = (unit, *([self._listed] if self._listed else []), *self._tokens)
+        self.evidence = (unit, *([self._knocker.listed] if self._knocker.listed else []), *self._knocker.tokens)
         return True
 
     # --- the clock
