@@ -7,7 +7,6 @@ load neither torch nor Fabric nor GLib.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 import typer
 
 from opsctl import __version__
+from opsctl.commands.saying import say_error
 from opsctl.errors import ExitCode, OpsctlError
 
 
@@ -105,22 +105,6 @@ def _mount(app: typer.Typer, entry: Entry, target: Callable[..., Any] | typer.Ty
 
 def _unmounted() -> None:
     """Stand for a command that was not asked for."""
-
-
-def say_error(error: OpsctlError, *, as_json: bool) -> None:
-    """Print an error for the person, and as one JSON document where a program reads."""
-    from opsctl.redaction import redact  # noqa: PLC0415 - not needed for --help
-
-    for line in error.lines():
-        print(redact(line), file=sys.stderr)
-    if as_json:
-        document = {
-            "error": type(error).__name__,
-            "message": redact(error.message),
-            "exit_code": int(error.exit_code),
-            "details": [redact(line) for line in error.lines()],
-        }
-        print(json.dumps(document), flush=True)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -59,7 +59,7 @@ def rollback(
     from opsctl.campaign import limits
     from opsctl.campaign.definition import only_production
     from opsctl.campaign.rollback import roll_back
-    from opsctl.cli import say_error
+    from opsctl.commands.saying import say_error
     from opsctl.deadline import Deadline
     from opsctl.errors import ExitCode, OpsctlError
     from opsctl.host import connect

@@ -145,9 +145,11 @@ def plan(
     found = load_playbooks(find_playbook(playbook), loaded, var or ())
     seen: dict[str, HostFacts] = {}
     if not offline:
+        from opsctl.campaign.journal import Journal
         from opsctl.campaign.probe import probe
 
-        seen = dict(probe(loaded, found.hosts))
+        with Journal.open() as journal:
+            seen = dict(probe(loaded, found.hosts, journal))
     made = make_plan(found.by_host, loaded, seen, if_down=if_down.value)
     if json_:
         print(json.dumps(document(made), ensure_ascii=False))
