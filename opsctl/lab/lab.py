@@ -85,6 +85,16 @@ class Lab:
             return lab
 
     @classmethod
+    def find(cls, folder: Path | None = None) -> Lab:
+        """Return the lab in a folder. Raises UnfitError when there is none."""
+        check_machine()
+        folder = (folder or default_folder()).resolve()
+        existing = cls._existing(folder)
+        if existing is None:
+            raise UnfitError(f"there is no lab in {folder}", hint="opsctl lab up")
+        return existing
+
+    @classmethod
     def _existing(cls, folder: Path) -> Lab | None:
         numbers = [index for index, place in network.labs().items() if place == folder]
         return cls(folder, numbers[0]) if numbers else None

@@ -1,0 +1,186 @@
+"""``opsctl lab``: throw-away hosts with a real systemd and a stand-in server, to rehearse on without fear."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from opsctl.errors import UnfitError
+from opsctl.quantities import parse_duration
+
+if TYPE_CHECKING:
+    from opsctl.lab.hosts import LabHost
+    from opsctl.lab.lab import Lab
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+
+Name = Annotated[str, typer.Argument(help="A host of the lab; opsctl lab list.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON document to standard output.")]
+_VERBATIM = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+class EngineChoice(StrEnum):
+    """What the stand-in computes."""
+
+    TORCH = "torch"
+    PACED = "paced"
+
+
+@app.command()
+def up(
+    count: Annotated[int, typer.Argument(min=1, max=20, help="Number of hosts, named lab1, lab2, …")] = 1,
+    engine: Annotated[
+        EngineChoice,
+        typer.Option(help="torch: a real transformer on two CPU ranks; paced: computes nothing, starts at once."),
+    ] = EngineChoice.TORCH,
+    load: Annotated[str, typer.Option(help="How long the stand-in takes to load its weights.")] = "3s",
+    fault: Annotated[str, typer.Option(help="Faults of the stand-in, such as dies-at-shard=3,times=1.")] = "",
+    router: Annotated[bool, typer.Option("--router", help="A router that hangs on production by Requires=.")] = False,
+    login: Annotated[str, typer.Option(help="Who logs in; one other than root has sudo.")] = "root",
+    disk: Annotated[str, typer.Option(help="Size of a host's disk, in this machine's memory.")] = "1G",
+    as_json: AsJson = False,
+) -> None:
+    """Boot throw-away hosts that serve a stand-in, and print the path of their inventory.
+
+    Needs root on Linux; OPSCTL_LAB names the lab's folder, so that several labs can stand side by side.
+
+    [bold]Examples[/bold]
+
+      opsctl lab up
+
+      opsctl plan playbooks/profile-campaign.yml -i "$(opsctl lab up)"
+
+      opsctl lab up 3 --engine paced --load 20s --fault stuck-at-shard=4
+    """
+    from opsctl.lab.lab import Lab
+    from opsctl.lab.rehearsal import raise_lab
+    from opsctl.lab.spec import HostSpec
+    from opsctl.lab.units import Standin
+
+    try:
+        standin = Standin(engine=engine.value, load_seconds=parse_duration(load), fault=fault)
+        standin.text()
+    except ValueError as error:
+        raise UnfitError(str(error)) from None
+    lab = Lab.open()
+    names = [f"lab{number}" for number in range(1, count + 1)]
+    hosts = raise_lab(lab, names, standin, spec=HostSpec(login=login, disk=disk), with_router=router)
+    for host in hosts:
+        print(f"{host.name} serves at {standin.url} on {host.address}: opsctl lab ssh {host.name}", file=sys.stderr)
+    if as_json:
+        document = {"folder": str(lab.folder), "inventory": str(lab.inventory), "hosts": [*map(_describe, hosts)]}
+        print(json.dumps(document, indent=2))
+    else:
+        print(lab.inventory)
+
+
+@app.command()
+def down(
+    name: Annotated[str | None, typer.Argument(help="One host; without it the whole lab.")] = None,
+    stale: Annotated[
+        bool,
+        typer.Option("--stale", help="Instead, every lab of this machine whose owner is gone."),
+    ] = False,
+) -> None:
+    """End a host, or the whole lab: processes, mounts, network, folder, also what a kill left behind.
+
+    [bold]Examples[/bold]
+
+      opsctl lab down
+
+      opsctl lab down --stale
+    """
+    from opsctl.lab.lab import Lab, check_machine, reap
+
+    check_machine()
+    if stale:
+        gone = reap()
+        print("\n".join(f"{lab.folder}: down" for lab in gone) or "no lab is stale")
+        return
+    lab = Lab.find()
+    lab.down(name)
+    print(f"{name or lab.folder}: down")
+
+
+@app.command("list")
+def list_hosts(as_json: AsJson = False) -> None:
+    """Show every lab host of this machine, whoever booted it; stale ones are marked."""
+    from opsctl.lab.lab import all_labs
+
+    rows = [{"lab": str(lab.folder), "stale": lab.stale, **_describe(host)} for lab, host in _everyone(all_labs())]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows:
+        print("no lab hosts: opsctl lab up")
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("host", "address", "state", "login", "lab"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        mark = "  [yellow]stale: opsctl lab down --stale[/]" if row["stale"] else ""
+        state = "[green]up[/]" if row["state"] == "up" else "[red]off[/]"
+        table.add_row(row["name"], row["address"], state, row["login"], row["lab"] + mark)
+    Console().print(table)
+
+
+@app.command(context_settings=_VERBATIM)
+def ssh(context: typer.Context, name: Name) -> None:
+    """Log in to a host, or run a command there, over its network."""
+    argv = _host(name).ssh_argv(*context.args)
+    os.execvp(argv[0], argv)  # noqa: S606 - this process becomes ssh
+
+
+@app.command("exec", context_settings=_VERBATIM)
+def execute(context: typer.Context, name: Name) -> None:
+    """Run a command in a host as root, past its network: works while the cable is cut."""
+    host = _host(name)
+    if not context.args:
+        raise UnfitError("opsctl lab exec needs a command", hint=f"opsctl lab exec {name} systemctl status")
+    raise typer.Exit(subprocess.run(host.exec_argv(*context.args), check=False).returncode)
+
+
+@app.command()
+def cut(name: Name) -> None:
+    """Pull a host's network cable: silence, as of a dead switch."""
+    _host(name).cut()
+    print(f"{name}: cable cut; opsctl lab heal {name}")
+
+
+@app.command()
+def heal(name: Name) -> None:
+    """Put a host's network cable back."""
+    _host(name).heal()
+    print(f"{name}: cable back")
+
+
+@app.command()
+def reboot(name: Name) -> None:
+    """Cut a host's power and boot it again: disk kept, a new boot_id, clocks from 0."""
+    host = _host(name)
+    host.reboot()
+    print(f"{name}: booted, boot_id {host.boot_id}")
+
+
+def _host(name: str) -> LabHost:
+    from opsctl.lab.lab import Lab
+
+    return Lab.find().host(name)
+
+
+def _describe(host: LabHost) -> dict[str, Any]:
+    about: dict[str, Any] = {"name": host.name, "address": host.address, "state": host.state, "login": host.spec.login}
+    return about | {"boot_id": host.boot_id if host.state == "up" else None, "folder": str(host.folder)}
+
+
+def _everyone(labs: list[Lab]) -> list[tuple[Lab, LabHost]]:
+    return [(lab, host) for lab in labs for host in lab.hosts()]
