@@ -109,7 +109,10 @@ class Site:
 
     def await_holder(self, name: str) -> None:
         """Wait until a server has read its orders and holds the GPUs."""
-        holder = lambda: self.lab.exec("cat", "/run/holder", check=False).stdout  # noqa: E731
+
+        def holder() -> str:
+            return self.lab.exec("cat", "/run/holder", check=False).stdout
+
         until(lambda: holder() == name, 20, f"{name} on the GPUs", seen=holder)
 
     def variant(self, token: int, *, model: str = "variant") -> None:
