@@ -1,7 +1,7 @@
 """serving-benchmark: load on a model server, one cell a concurrency or request rate.
 
 Spec: ``url, model, api_key_file, input_tokens, output_tokens, requests, duration, warmup_requests, rounds, seed,
-slo, request_limit, limit, cells: [{id, concurrency | request_rate}]``.
+slo, request_limit, limit, quiet, cells: [{id, concurrency | request_rate}]``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +20,7 @@ from opsctl.payload.latency import RoundResult, figures, measure_round, series, 
 from opsctl.payload.load import Load, Offer, offer_load, poisson_arrivals
 from opsctl.payload.output import Output
 from opsctl.payload.prompts import PromptSource
+from opsctl.payload.quiet import Disturbed, NeverQuiet, QuietWatch
 from opsctl.payload.server import Server
 from opsctl.payload.statistics import figure
 
@@ -69,6 +70,8 @@ class _Cell:
         self.rate = float(cell.get("request_rate") or 0.0)
         self.server = server
         self.output = output
+        self.quiet = QuietWatch(spec.get("quiet"), server, output)
+        self.sent = 0
         self.processes = 1
         self.prompts = PromptSource(spec["input_tokens"], count=lambda text: server.count_tokens(spec["model"], text))
         count = spec.get("requests")
@@ -92,12 +95,14 @@ class _Cell:
 
     def _run(self, offer: Offer, text: str) -> Load:
         remaining = self.deadline - time.monotonic()
-        return offer_load(
-            offer,
-            processes=self.processes,
-            limit=max(1.0, remaining),
-            progress=lambda done, of: self.output.progress(f"{self.name}, {text}", done, of, every=2.0),
-        )
+
+        def progress(done: int, of: int) -> None:
+            self.output.progress(f"{self.name}, {text}", done, of, every=2.0)
+            self.quiet.look(self.concurrency)
+
+        load = offer_load(offer, processes=self.processes, limit=max(1.0, remaining), progress=progress)
+        self.sent += len(load.exchanges)
+        return load
 
     def warm_up(self) -> float:
         """Send the warm-up; return its request rate. Raises CellFailed when nothing came of it."""
@@ -152,6 +157,7 @@ class _Cell:
     def measure(self) -> bool:
         """Measure the cell and record it. Return whether it stands verified."""
         self.prompts.prepare()
+        self.quiet.begin()
         pace = self.warm_up()
         before = self.server.metrics()
         rounds: list[RoundResult] = []
@@ -160,6 +166,7 @@ class _Cell:
             result, load = self.one_round(number, pace)
             rounds.append(result)
             loads.append(load)
+        self.quiet.end(self.sent)
         return self._record(rounds, loads, hit_rate(before, self.server.metrics()))
 
     def _record(self, rounds: list[RoundResult], loads: list[Load], hits: float | None) -> bool:
@@ -252,6 +259,10 @@ def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
             msg = f"{spec['model']} is not served at {server.url}: it serves {', '.join(served) or 'nothing'}"
             raise PayloadError(msg)
         output.environment({"engine": {"url": server.url, "version": server.version(), "models": served}})
+        try:
+            QuietWatch(spec.get("quiet"), server, output).await_quiet()
+        except NeverQuiet as error:
+            return _leave(output, cells, str(error))
         verified = 0
         for place, cell in enumerate(cells):
             if cell["id"] in output.verified:
@@ -261,9 +272,20 @@ def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
             output.cell(cell["id"], "running")
             try:
                 verified += _Cell(spec, cell, server, output).measure()
+            except Disturbed as error:
+                output.cell(cell["id"], "inconclusive", reason=str(error))
+                return _leave(output, cells[place + 1 :], str(error))
             except PayloadError as error:
                 output.cell(cell["id"], "failed", reason=str(error))
     return verdict(verified, len(cells))
+
+
+def _leave(output: Output, cells: Sequence[Mapping[str, Any]], reason: str) -> tuple[str, str]:
+    """Skip the cells that are left: production is in use. Returns the state and reason of the ``end`` record."""
+    for cell in cells:
+        if cell["id"] not in output.verified:
+            output.cell(cell["id"], "skipped", reason=reason)
+    return "inconclusive", reason
 
 
 def verdict(verified: int, planned: int) -> tuple[str, str]:

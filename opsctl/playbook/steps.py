@@ -14,6 +14,17 @@ CALLS_IN_TTL = 10
 """A lease lives at least this many call limits, so that one slow call does not lose it."""
 
 
+class Quiet(Model):
+    """Measure only while nobody else uses the server, as its own counters say."""
+
+    wait: Duration = 30 * 60.0
+    """Longest wait for quiet; then the step is skipped, with the reason, and the run is inconclusive."""
+    stable: Duration = 30.0
+    """It must be quiet for this long."""
+    running: int = Field(default=0, ge=0)
+    """Requests of others that still count as quiet."""
+
+
 class ServingBenchmark(Model):
     """Load on the model server, as `vllm bench serve` defines its figures."""
 
@@ -37,6 +48,8 @@ class ServingBenchmark(Model):
     """Seed of the arrival times. Prompts are unique per request and per run, whatever the seed."""
     slo: dict[str, Duration] = Field(default_factory=dict)
     """Goodput: limits such as {ttft: 2s, tpot: 0.05s}."""
+    quiet: Quiet | None = None
+    """Wait for a quiet server first, and stop when other traffic arrives. For production that stays in use."""
     request_limit: Duration = 10 * 60.0
     """Longest time for one request; a longer one counts as failed."""
     limit: Duration = 60 * 60.0

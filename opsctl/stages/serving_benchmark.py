@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from opsctl.errors import StageError
 from opsctl.playbook.models import Model
 from opsctl.playbook.steps import ServingBenchmark
-from opsctl.results import Cell, StepResult
+from opsctl.results import Cell, State, StepResult
 from opsctl.stages.base import Invocation, StageContext
 from opsctl.stages.judging import judge_records
 
@@ -69,6 +69,7 @@ class ServingBenchmarkStage:
                     "slo",
                     "request_limit",
                     "limit",
+                    "quiet",
                 }
             ),
             "cells": [{"id": cell.id, **cell.axes} for cell in cells],
@@ -82,5 +83,10 @@ class ServingBenchmarkStage:
         planned: Sequence[Cell],
         records: Sequence[Mapping[str, Any]],
     ) -> StepResult:
-        """Return every cell with its figures."""
-        return judge_records(self.name, planned, records)
+        """Return every cell with its figures. Inconclusive where production was in use, before or meanwhile."""
+        result = judge_records(self.name, planned, records)
+        end: Mapping[str, Any] = next((record for record in reversed(records) if record.get("record") == "end"), {})
+        failed = any(cell.state is State.FAILED for cell in result.cells)
+        if options.quiet is not None and end.get("state") == "inconclusive" and not failed:
+            return result.model_copy(update={"state": State.INCONCLUSIVE, "reason": str(end.get("reason", ""))})
+        return result
