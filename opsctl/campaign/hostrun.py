@@ -11,7 +11,7 @@ from opsctl.campaign.borrowing import Borrowing
 from opsctl.campaign.cancellation import Cancellation
 from opsctl.campaign.events import Recorder
 from opsctl.campaign.heartbeat import Heartbeat
-from opsctl.campaign.phases import Policy, run_phases
+from opsctl.campaign.phases import Policy, run_phases, skip_phases
 from opsctl.campaign.preparing import Prepared, lease_terms
 from opsctl.campaign.steps import stop_stage
 from opsctl.deadline import Deadline
@@ -107,9 +107,7 @@ def carry_out(b: Borrowing, prepared: Prepared, policy: Policy) -> HostOutcome:
     """Run the phases on a borrowed host and give it back, whatever happened. Never raises what opsctl knows."""
     failure: OpsctlError | None = None
     try:
-        for unit in prepared.strays:
-            stop_stage(b, unit)
-        variantunits.install_all(b, prepared.variants, prepared.trace_dir, prepared.found.version)
+        _make_ready(b, prepared)
         run_phases(b, prepared.phases, prepared.services, policy)
     except OpsctlError as error:
         failure = error
@@ -130,6 +128,17 @@ def carry_out(b: Borrowing, prepared: Prepared, policy: Policy) -> HostOutcome:
     finally:
         b.heartbeat.stop()
     return HostOutcome(b.name, _code(b, failure), failure, f"{b.production.name} serves, verified")
+
+
+def _make_ready(b: Borrowing, prepared: Prepared) -> None:
+    """Do what comes before the first phase, while production still serves."""
+    try:
+        for unit in prepared.strays:
+            stop_stage(b, unit)
+        variantunits.install_all(b, prepared.variants, prepared.trace_dir, prepared.engine_version)
+    except OpsctlError as error:
+        skip_phases(b, prepared.phases, f"not reached: {error}")
+        raise
 
 
 def _code(b: Borrowing, failure: OpsctlError | None) -> ExitCode:

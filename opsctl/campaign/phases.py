@@ -7,6 +7,7 @@ further swap would cost production downtime for a host that is not well.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opsctl.campaign import swap
@@ -61,9 +62,7 @@ def run_phases(
             _close_phase(b, phase, State.FAILED, str(error))
             if phase.optional and isinstance(error, NotReady) and not b.cancellation.requested:
                 continue
-            for later in phases[index + 1 :]:
-                b.phase = later.name
-                _skip_phase(b, later, f"not reached: {phase.name} ended with: {error}")
+            skip_phases(b, phases[index + 1 :], f"not reached: {phase.name} ended with: {error}")
             raise
         finally:
             b.phase, b.step = "", ""
@@ -141,8 +140,7 @@ def _run_one(b: Borrowing, phase: PlannedPhase, step: PlannedStep) -> State:
     verified = sum(cell.state is State.VERIFIED for cell in result.cells)
     b.say(
         "step.ended",
-        f"{step.id}: {result.state}, {verified} of {len(result.cells)} cells verified"
-        f"{': ' + result.reason if result.reason else ''}",
+        f"{step.id}: {result.state}, {verified} of {len(result.cells)} cells verified{_because(result)}",
         state=result.state,
         verified=verified,
         cells=len(result.cells),
@@ -153,12 +151,19 @@ def _run_one(b: Borrowing, phase: PlannedPhase, step: PlannedStep) -> State:
     return result.state
 
 
-def _skip_phase(b: Borrowing, phase: PlannedPhase, reason: str) -> None:
-    for step in phase.steps:
-        if step.id not in phase.done:
-            skipped = failed_whole(step, reason, State.SKIPPED)
-            b.recorder.journal.step_state(b.run, b.name, step.ordinal, step.position, State.SKIPPED, result=skipped)
-    _close_phase(b, phase, State.SKIPPED, reason)
+def _because(result: StepResult) -> str:
+    return f": {result.reason}" if result.reason and result.state is not State.VERIFIED else ""
+
+
+def skip_phases(b: Borrowing, phases: Sequence[PlannedPhase], reason: str) -> None:
+    """Record that phases were not reached, every step and cell of theirs with the reason."""
+    for phase in phases:
+        b.phase = phase.name
+        for step in phase.steps:
+            if step.id not in phase.done:
+                skipped = failed_whole(step, reason, State.SKIPPED)
+                b.recorder.journal.step_state(b.run, b.name, step.ordinal, step.position, State.SKIPPED, result=skipped)
+        _close_phase(b, phase, State.SKIPPED, reason)
 
 
 def _close_phase(b: Borrowing, phase: PlannedPhase, state: State, reason: str) -> None:

@@ -37,6 +37,7 @@ class Prepared:
     serving: str | None = None
     touched: bool = False
     trace_dir: str = ""
+    engine_version: str | None = None
     restore_wanted: bool = True
     strays: tuple[str, ...] = ()
     """Stages of an earlier controller that the playbook does not want any more; stopped first."""
@@ -69,6 +70,8 @@ def prepare(definition: Definition, host: Host, recorder: Recorder) -> Prepared:
     recorder.journal.host(recorder.run, host.name, production=production.name, unit=production.unit)
     hung_on = active_hung_on(host, status)
     recorder.journal.update_host(recorder.run, host.name, as_found=str(found.state), hung_on=list(hung_on))
+    if found.version is not None:
+        recorder.journal.update_host(recorder.run, host.name, engine_version=found.version)
     recorder.say(
         "production.found",
         f"production {production.name} on {host.name}: {found.state} ({found.seen})",
@@ -83,6 +86,7 @@ def prepare(definition: Definition, host: Host, recorder: Recorder) -> Prepared:
         services=services,
         hung_on=hung_on,
         serving=production.name if status.active else None,
+        engine_version=found.version,
         trace_dir=f"{host.state_dir}/runs/{recorder.run}/traces",
     )
 

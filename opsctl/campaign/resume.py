@@ -99,6 +99,7 @@ def _prepare(work: Run, host: Host) -> tuple[Prepared, Lease | None]:
         prepared.hung_on = tuple(json.loads(found.get("hung_on", "[]")))
         prepared.touched = found.get("down_since") is not None and not found.get("verified")
         prepared.serving = _serving_now(host, prepared)
+        prepared.engine_version = found.get("engine_version")
         journal.update_host(
             work.id,
             host.name,

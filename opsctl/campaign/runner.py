@@ -26,6 +26,7 @@ from opsctl.errors import ExitCode, HostError, JournalError, OpsctlError, UnfitE
 from opsctl.host import connect
 from opsctl.host.guard.control import Lease
 from opsctl.host.protocol import Host
+from opsctl.results import State
 from opsctl.serving.loads import LoadHistory
 
 _SEVERITY = (
@@ -214,6 +215,15 @@ def _exit_code(work: Run, error: OpsctlError | None) -> ExitCode:
 
 
 def _reason(work: Run, error: OpsctlError | None) -> str:
+    """Return in words why a run did not end verified; "" when it did."""
     words = [f"{outcome.host}: {outcome.error}" for outcome in work.outcomes.values() if outcome.error]
     words += [f"{b.name}: its thread died: a defect of opsctl" for b in work.borrowings if b.name not in work.outcomes]
-    return "; ".join([*words, *([str(error)] if error else [])])
+    words += [str(error)] if error else []
+    if not words:
+        rows = work.recorder.journal.query(
+            "SELECT host, id, state FROM steps WHERE run=? AND state<>? ORDER BY host, ordinal, position",
+            work.id,
+            State.VERIFIED,
+        )
+        words = [f"{row['host']}: {row['id']} {row['state']}" for row in rows]
+    return "; ".join(words)

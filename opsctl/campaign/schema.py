@@ -12,7 +12,8 @@ CREATE TABLE hosts (
   run TEXT NOT NULL REFERENCES runs, host TEXT NOT NULL, token INTEGER, boot_id TEXT, production TEXT NOT NULL,
   unit TEXT NOT NULL, as_found TEXT NOT NULL DEFAULT 'unknown', verified INTEGER NOT NULL DEFAULT 0,
   evidence TEXT NOT NULL DEFAULT '[]', down_since TEXT, back_at TEXT, restored_by TEXT NOT NULL DEFAULT '',
-  hung_on TEXT NOT NULL DEFAULT '[]', environment TEXT NOT NULL DEFAULT '{}', PRIMARY KEY (run, host));
+  hung_on TEXT NOT NULL DEFAULT '[]', engine_version TEXT,
+  environment TEXT NOT NULL DEFAULT '{}', PRIMARY KEY (run, host));
 CREATE TABLE phases (
   run TEXT NOT NULL, host TEXT NOT NULL, ordinal INTEGER NOT NULL, round INTEGER NOT NULL, name TEXT NOT NULL,
   serve TEXT NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '', started TEXT, ended TEXT,

@@ -86,7 +86,7 @@ class _Planner:
             service=service,
             trace_dir=f"{self.prepared.trace_dir}/{service.name}" if service and profiled else None,
             model_config=self.model_config,
-            engine_version=self.prepared.found.version,
+            engine_version=self.prepared.engine_version,
         )
         cells = STAGE_BY_NAME[step.stage].cells(step.options, context)
         planned = PlannedStep(

@@ -150,7 +150,8 @@ def _start(b: Borrowing, service: ResolvedService) -> UnitStatus:
         b.say("service.starting", f"starting {service.unit}", service=service.name, role=service.role)
         with b.change("start", service.unit):
             systemd = b.systemd()
-            systemd.reset_failed(service.unit, deadline=b.call("reset-failed"))
+            if status.active_state == "failed":
+                systemd.reset_failed(service.unit, deadline=b.call("reset-failed"))
             systemd.start(service.unit, deadline=b.call(f"start of {service.unit}", limits.UNIT_JOB))
         status = b.host.systemd().status(service.unit, deadline=b.call("status"))
     return status
