@@ -1,0 +1,293 @@
+"""collectives: all-reduce and its kin at a model's own message sizes, over the ranks of this host, or of several.
+
+Spec: ``world_size, backend, repetitions, smoke_limit, limit, cells: [{id, op, bytes, graph, environment}]``, and for
+several hosts ``rendezvous: {address, port, node, nodes}``: each host runs this same stage with its own ``node``.
+
+Ranks are processes of their own (``collectives_rank.py``), one group for each set of environment variables, because
+NCCL reads them once. The results are the same on every rank; the first rank of this host says them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import selectors
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from opsctl.payload.errors import PayloadError
+from opsctl.payload.gemm import self_command
+from opsctl.payload.output import Output
+
+_SILENCE = 90.0  # seconds for one cell
+_START = 180.0  # importing torch, making the group
+_MOST_DEATHS = 3
+_SIOCGIFADDR = 0x8915
+
+
+def free_port() -> int:
+    """Return a TCP port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def interface_towards(address: str) -> str | None:
+    """Return the network interface by which this host reaches an address; None where it cannot be told."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))  # sends nothing: only the route is looked up
+            own = probe.getsockname()[0]
+            for _, name in socket.if_nameindex():
+                request = struct.pack("256s", name.encode()[:15])
+                with contextlib.suppress(OSError):
+                    answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+                    if socket.inet_ntoa(answer[20:24]) == own:
+                        return name
+    except OSError:
+        return None
+    return None
+
+
+class Group:
+    """The ranks of one process group on this host."""
+
+    def __init__(self, spec: Mapping[str, Any], work: Mapping[str, Any], port: int, folder: Path) -> None:
+        rendezvous = spec.get("rendezvous") or {}
+        nodes, node = int(rendezvous.get("nodes", 1)), int(rendezvous.get("node", 0))
+        world = int(spec["world_size"])
+        if world % nodes:
+            msg = f"{world} ranks cannot be spread evenly over {nodes} hosts"
+            raise PayloadError(msg)
+        local = world // nodes
+        address = str(rendezvous.get("address", "127.0.0.1"))
+        path = folder / "collectives-work.json"
+        path.write_text(json.dumps(work), encoding="utf-8")
+        self.log = (folder / "collectives-ranks.stderr").open("ab")
+        base = {**os.environ, **work.get("environment", {})}
+        interface = interface_towards(address)
+        if interface:
+            # Without it gloo and NCCL take the address of the host's name, which need not be reachable, or exist.
+            base.setdefault("GLOO_SOCKET_IFNAME", interface)
+            if nodes > 1:
+                base.setdefault("NCCL_SOCKET_IFNAME", interface)
+        self.processes = []
+        for place in range(local):
+            environment = {
+                **base,
+                "RANK": str(node * local + place),
+                "LOCAL_RANK": str(place),
+                "WORLD_SIZE": str(world),
+                "MASTER_ADDR": address,
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", "1"),
+            }
+            self.processes.append(
+                subprocess.Popen(
+                    [*self_command(), "collectives-rank", str(path)],
+                    stdout=subprocess.PIPE,
+                    stderr=self.log,
+                    stdin=subprocess.DEVNULL,
+                    env=environment,
+                )
+            )
+
+    def messages(self, first_limit: float, limit: float) -> Iterator[dict[str, Any]]:
+        """Yield what the ranks say, until all of them have ended. Raises TimeoutError after silence."""
+        rest = dict.fromkeys(range(len(self.processes)), b"")
+        heard = False
+        with selectors.DefaultSelector() as selector:
+            for place, process in enumerate(self.processes):
+                if process.stdout is not None:
+                    selector.register(process.stdout, selectors.EVENT_READ, place)
+            while selector.get_map():
+                ready = selector.select(limit if heard else first_limit)
+                if not ready:
+                    raise TimeoutError
+                for key, _ in ready:
+                    data = os.read(key.fd, 65536)
+                    if not data:
+                        selector.unregister(key.fd)
+                        if self.processes[key.data].wait() != 0:
+                            return  # one dead rank leaves the others waiting for it
+                        continue
+                    *whole, rest[key.data] = (rest[key.data] + data).split(b"\n")
+                    for line in whole:
+                        if line.startswith(b'{"collectives":'):
+                            heard = True
+                            yield json.loads(line)["collectives"]
+
+    def close(self) -> list[int]:
+        """End all ranks; return their statuses."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+        statuses = [process.wait() for process in self.processes]
+        for process in self.processes:
+            if process.stdout is not None:
+                process.stdout.close()
+        self.log.close()
+        return statuses
+
+
+def _last_words(folder: Path) -> str:
+    path = folder / "collectives-ranks.stderr"
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    telling = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "[W", "[I"))]
+    return telling[-1][:300] if telling else "nothing on stderr"
+
+
+class _Measurement:
+    """All groups, one after another."""
+
+    def __init__(self, spec: Mapping[str, Any], output: Output) -> None:
+        self.spec = spec
+        self.output = output
+        self.end = time.monotonic() + float(spec["limit"])
+        rendezvous = spec.get("rendezvous") or {}
+        self.port = int(rendezvous["port"]) if rendezvous else 0
+        self.alone = int(rendezvous.get("nodes", 1)) == 1
+        self.states: dict[str, str] = dict.fromkeys(output.verified, "verified")
+
+    def _next_port(self) -> int:
+        if not self.port:
+            return free_port()
+        # Each group of a run over several hosts meets at a port of its own: all hosts count alike.
+        self.port += 1
+        return self.port - 1
+
+    def _group(self, work: Mapping[str, Any]) -> Group:
+        return Group(self.spec, {**work, "backend": self.spec["backend"]}, self._next_port(), self.output.folder)
+
+    def smoke(self) -> None:
+        """Run each operation once, small, within its own limit. Raises PayloadError when that does not work."""
+        limit = float(self.spec["smoke_limit"])
+        ops = sorted({cell["op"] for cell in self.spec["cells"]})
+        self.output.progress("smoke test", 0, 1)
+        began = time.monotonic()
+        group = self._group({"smoke": ops})
+        facts: dict[str, Any] = {}
+        done = False
+        try:
+            for message in group.messages(limit, limit):
+                facts |= message.get("environment", {})
+                done = done or bool(message.get("smoke"))
+                if time.monotonic() - began > limit:
+                    done = False
+                    break
+        except TimeoutError:
+            msg = (
+                f"smoke test: {', '.join(ops)} over {self.spec['world_size']} ranks did not end within {limit:g} s; "
+                f"stderr: {_last_words(self.output.folder)}"
+            )
+            raise PayloadError(msg) from None
+        finally:
+            statuses = group.close()
+        if not done:
+            msg = f"smoke test: ranks ended with {statuses}: {_last_words(self.output.folder)}"
+            raise PayloadError(msg)
+        self.output.environment({"collectives": facts})
+        took = f"right results in {time.monotonic() - began:.1f} s"
+        self.output.evidence(f"smoke test: {', '.join(ops)} over {self.spec['world_size']} ranks", took)
+
+    def measure(self, environment: Mapping[str, str], cells: Sequence[Mapping[str, Any]]) -> None:
+        """Run the cells of one set of variables; a group that dies or hangs costs the cell that it was at."""
+        left = {cell["id"]: cell for cell in cells if self.states.get(cell["id"]) != "verified"}
+        deaths = 0
+        while left:
+            work = {"environment": environment, "cells": list(left.values()), "repetitions": self.spec["repetitions"]}
+            at, reason = self._once(work, left)
+            if not left:
+                return
+            deaths += 1
+            # Over several hosts the others cannot know which cell it was: one death ends the set.
+            doomed = [at] if at in left and self.alone and deaths < _MOST_DEATHS else list(left)
+            for name in doomed:
+                self._record(left, {"id": name, "state": "failed", "reason": reason})
+
+    def _once(self, work: Mapping[str, Any], left: dict[str, Any]) -> tuple[str, str]:
+        at = ""
+        group = self._group(work)
+        hung = False
+        try:
+            for message in group.messages(_START, _SILENCE):
+                at = message.get("at", at)
+                if "cell" in message:
+                    self._record(left, message["cell"])
+                if time.monotonic() > self.end:
+                    msg = f"the limit of {self.spec['limit']:g} s is reached"
+                    raise PayloadError(msg)
+        except TimeoutError:
+            hung = True
+        finally:
+            statuses = group.close()
+        if hung:
+            return at, f"hung: no end within {_SILENCE:g} s; stderr: {_last_words(self.output.folder)}"
+        return at, f"ranks ended with {statuses}: {_last_words(self.output.folder)}"
+
+    def _record(self, left: dict[str, Any], cell: Mapping[str, Any]) -> None:
+        left.pop(cell["id"], None)
+        self.states[cell["id"]] = cell["state"]
+        self.output.cell(
+            cell["id"],
+            cell["state"],
+            reason=cell.get("reason", ""),
+            figures=cell.get("figures", ()),
+            detail=cell.get("detail"),
+        )
+        self.output.progress(cell["id"], len(self.states), len(self.spec["cells"]), every=1.0)
+
+
+def _fit(spec: Mapping[str, Any], output: Output) -> None:
+    """Look for the GPUs that the ranks want, and at how they reach each other."""
+    if spec["backend"] == "gloo":
+        return
+    group = Group({"world_size": 1}, {"p2p": True, "backend": "none"}, free_port(), output.folder)
+    facts: dict[str, Any] = {}
+    try:
+        for message in group.messages(_START, _SILENCE):
+            facts |= message
+    except TimeoutError:
+        facts["p2p_findings"] = [f"a copy between two GPUs did not end within {_SILENCE:g} s: P2P hangs here"]
+    finally:
+        group.close()
+    output.environment({"p2p_findings": facts.get("p2p_findings", []), "p2p_copies": facts.get("p2p_copies", [])})
+    nodes = int((spec.get("rendezvous") or {}).get("nodes", 1))
+    wanted, there = int(spec["world_size"]) // nodes, facts.get("gpus")
+    if there is None:
+        msg = f"the GPUs cannot be asked: {_last_words(output.folder)}"
+        raise PayloadError(msg)
+    if spec["backend"] == "nccl" and there < wanted:
+        msg = f"{wanted} ranks want a GPU each, and this host has {there}"
+        raise PayloadError(msg)
+
+
+def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
+    """Measure every cell. Returns the state and reason of the ``end`` record."""
+    cells = spec["cells"]
+    if all(cell["id"] in output.verified for cell in cells):
+        return "verified", f"{len(cells)} of {len(cells)} cells had been measured already"
+    try:
+        _fit(spec, output)
+        measurement = _Measurement(spec, output)
+        measurement.smoke()
+    except PayloadError as error:
+        for cell in cells:
+            if cell["id"] not in output.verified:
+                output.cell(cell["id"], "failed", reason=str(error))
+        return "failed", str(error)
+    sets: dict[str, list[Mapping[str, Any]]] = {}
+    for cell in cells:
+        sets.setdefault(json.dumps(cell.get("environment", {}), sort_keys=True), []).append(cell)
+    for variables, group in sets.items():
+        measurement.measure(json.loads(variables), group)
+    states = list(measurement.states.values())
+    counted = f"{states.count('verified')} of {len(cells)} cells measured"
+    return ("failed" if "failed" in states or "verified" not in states else "verified"), counted
