@@ -181,7 +181,9 @@ CAUSES: tuple[Cause, ...] = (
     _cause(
         "disk error",
         r"Input/output error|\[Errno 5\]|Bus error|\bSIGBUS\b|Structure needs cleaning",
-        "the disk under the model cannot be read: dmesg and smartctl say more",
+        "the disk under the model could not be read: see dmesg and smartctl; a soft NFS mount says so of a time-out",
+        # One more attempt tells a hiccup from a broken disk.
+        passing=True,
     ),
     _cause(
         "network file system went away",

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from opsctl.deadline import Deadline
-from opsctl.errors import CommandFailed, LoadStalled, TransportLost
+from opsctl.errors import CommandFailed, DeadlineExceeded, LoadStalled, TransportLost
 from opsctl.host.protocol import Host, JournalBatch, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration
@@ -19,7 +19,7 @@ from opsctl.serving.probing import Answer, Knock, not_ready
 from opsctl.serving.progress import LoadParser, LoadPhase, LoadProgress
 from opsctl.serving.stalls import StallLimits
 from opsctl.serving.unitstate import describe_unit
-from opsctl.serving.waiting import CALL_LIMIT, TICK, Link, check_cancelled, evidence
+from opsctl.serving.waiting import CALL_LIMIT, TICK, Link, check_cancelled, evidence, pause
 
 Reading = TypeVar("Reading")
 Reading_co = TypeVar("Reading_co", covariant=True)
@@ -91,24 +91,36 @@ class Load:
 
     def run(self) -> None:
         """Wait until the server serves. Raises as ``await_ready`` says."""
-        while True:
-            check_cancelled(self._cancelled, self._what)
-            self._watch_unit()
-            self._watch_journal()
-            if self._watch_http() and self._proven():
-                break
+        while not self._look():
             self._check_stall()
             self._report()
-            self._deadline.check(
-                seen=f"{self._parser.state.text}; unit {describe_unit(self.status)}; last answer: {self._last_answer}",
-                where=f"host {self._host.name}, {self._service.unit}",
-                hint=f"raise readiness.limit of {self._service.name} if the load was merely slow",
-            )
+            self._check_deadline()
             time.sleep(TICK)
         self._parser.finish(self._now())
         self.seconds = max(0.0, self._now() - self._parser.started)
         self.version = self._link.read(self._knocker.version, renewed=self._knocker.renew) or self._parser.state.version
         self._on_progress(self._parser.state)
+
+    def _look(self) -> bool:
+        """Look at everything once; return whether the server is proven to serve."""
+        check_cancelled(self._cancelled, self._what)
+        try:
+            self._watch_unit()
+            self._watch_journal()
+            return self._watch_http() and self._proven()
+        except DeadlineExceeded:
+            # A reading that the end of the whole wait cut short: what the wait has seen says more.
+            if self._deadline.remaining() < 1.0:
+                pause(1.0, deadline=self._deadline, cancelled=self._cancelled, what=self._what)
+                self._check_deadline()
+            raise
+
+    def _check_deadline(self) -> None:
+        self._deadline.check(
+            seen=f"{self._parser.state.text}; unit {describe_unit(self.status)}; last answer: {self._last_answer}",
+            where=f"host {self._host.name}, {self._service.unit}",
+            hint=f"raise readiness.limit of {self._service.name} if the load was merely slow",
+        )
 
     # --- the unit
 
