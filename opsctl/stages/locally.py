@@ -1,0 +1,135 @@
+"""Carrying a stage out on this very machine, without systemd: for ``opsctl bench`` and for people's own scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from opsctl.errors import StageError
+from opsctl.playbook.models import HostEntry
+from opsctl.results import StepResult
+from opsctl.stages import STAGE_BY_NAME
+from opsctl.stages.base import StageContext
+
+_POLL = 0.2
+_GRACE = 30.0
+
+Progress = Callable[[Mapping[str, Any]], None]
+
+
+def local_context(folder: Path, *, service: Any = None, model_config: Mapping[str, Any] | None = None) -> StageContext:
+    """Return the context of a stage that runs here."""
+    return StageContext(
+        run="local",
+        step="bench",
+        host_name="this machine",
+        host=HostEntry(transport="local"),
+        folder=str(folder),
+        service_name=None if service is None else "server",
+        service=service,
+        model_config=model_config,
+    )
+
+
+def read_model_config(path: Path) -> dict[str, Any]:
+    """Return a config.json, or that of a model's folder. Raises StageError."""
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        config = json.loads(file.read_bytes())
+    except OSError as error:
+        raise StageError(f"{file} cannot be read", seen=error.strerror) from error
+    except ValueError as error:
+        raise StageError(f"{file} is not JSON", seen=str(error)) from error
+    if not isinstance(config, dict):
+        raise StageError(f"{file} is not a model's config.json", seen=type(config).__name__, wanted="an object")
+    return config
+
+
+def run_here(
+    stage_name: str,
+    options: Any,
+    context: StageContext,
+    *,
+    python: str = sys.executable,
+    payload: Path | None = None,
+    progress: Progress = lambda _record: None,
+) -> StepResult:
+    """Plan, run and judge a stage here; results are taken up when the folder holds some. Raises StageError.
+
+    ``payload`` is a zipapp for another Python; by default the payload of this installation runs.
+    """
+    stage = STAGE_BY_NAME[stage_name]
+    cells = stage.cells(options, context)
+    invocation = stage.invocation(options, context, cells)
+    folder = Path(context.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "spec.json").write_text(json.dumps(invocation.spec), encoding="utf-8")
+    results = folder / "results.jsonl"
+    start = results.stat().st_size if results.exists() else 0
+    program = [str(payload)] if payload is not None else ["-m", "opsctl.payload"]
+    argv = [python, *program, invocation.payload, "--spec", "spec.json", "--out", "results.jsonl"]
+    with (folder / "stderr").open("wb") as stderr, _running(argv, folder, stderr, invocation.environment) as process:
+        end = time.monotonic() + invocation.limit
+        place = start
+        while process.poll() is None:
+            place = _tail(results, place, progress)
+            if time.monotonic() > end:
+                process.terminate()
+                break
+            time.sleep(_POLL)
+        process.wait(_GRACE)
+        _tail(results, place, progress)
+    records = [json.loads(line) for line in results.read_bytes().splitlines()] if results.exists() else []
+    if not records:
+        said = (folder / "stderr").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise StageError(
+            f"the payload of {stage_name} wrote nothing",
+            seen=said[-1] if said else f"exit status {process.returncode}",
+            where=str(folder / "stderr"),
+        )
+    return stage.judge(options, context, cells, records)
+
+
+@contextmanager
+def _running(
+    argv: list[str], folder: Path, stderr: Any, environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        argv,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=stderr,
+        stderr=stderr,
+        env={**os.environ, **environment},
+    )
+    try:
+        yield process
+    finally:
+        # On Ctrl-C the payload got the signal too, and writes its end record.
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(_GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _tail(path: Path, place: int, progress: Progress) -> int:
+    """Hand on the whole lines from ``place`` on; return where the next one starts."""
+    if not path.exists():
+        return place
+    with path.open("rb") as file:
+        file.seek(place)
+        data = file.read()
+    whole = data.rfind(b"\n") + 1
+    for line in data[:whole].splitlines():
+        progress(json.loads(line))
+    return place + whole
