@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 (a script, no package)
 """Record a torch.profiler trace of a decode loop made of CUDA-graph replays, as a model server's worker would.
 
 Run on a machine with a GPU, with nothing but torch::
@@ -28,7 +29,7 @@ HIDDEN, HEADS, HEAD_DIM, MLP, VOCAB, CONTEXT = 2048, 16, 128, 4096, 32768, 1024
 
 
 class Layer:
-    """One decoder layer: norm, qkv, attention over a cache, output projection, and two experts, one on a side stream."""
+    """One decoder layer: norm, qkv, attention over a cache, output, and two experts, one on a side stream."""
 
     def __init__(self, device: str, dtype: torch.dtype) -> None:
         def weight(rows: int, columns: int) -> torch.Tensor:
@@ -40,7 +41,7 @@ class Layer:
         self.shared_up, self.shared_down = weight(MLP, HIDDEN), weight(HIDDEN, MLP // 2)
 
     def __call__(self, x: torch.Tensor, cache: torch.Tensor, side: Fork) -> torch.Tensor:
-        """Return the layer's output for ``x`` of shape [tokens, HIDDEN]; ``cache`` is [2, batch, HEADS, CONTEXT, HEAD_DIM]."""
+        """Return the layer's output for ``x`` [tokens, HIDDEN]; ``cache`` [2, batch, HEADS, CONTEXT, HEAD_DIM]."""
         normed = F.rms_norm(x, (HIDDEN,), self.norm)
         query, key, value = F.linear(normed, self.qkv).view(x.shape[0], 3, HEADS, 1, HEAD_DIM).unbind(1)
         cache[0, : x.shape[0], :, :1], cache[1, : x.shape[0], :, :1] = key, value

@@ -1,0 +1,85 @@
+"""What a trace file says of itself outside its events: rank, base time, device, versions."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)')
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{.*?"rank"\s*:\s*(\d+)', re.DOTALL)
+_WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{.*?"world_size"\s*:\s*(\d+)', re.DOTALL)
+_DEVICE = re.compile(rb'"deviceProperties"\s*:\s*\[[^\]]*?"name"\s*:\s*"([^"]*)"', re.DOTALL)
+# vLLM …rank0.176….pt.trace.json.gz, dp0_pp0_tp1_dcp0_ep0_rank1.…, …-rank-1.…; SGLang …-TP-1-DECODE.trace.json.gz
+_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d+)", re.IGNORECASE)
+_TP_IN_NAME = re.compile(r"(?:^|[^a-z])tp[-_]?(\d+)", re.IGNORECASE)
+_FRONT_END = re.compile(r"async_llm|frontend|front-end", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The head and tail of a file. ``base_ns`` is added to every time; None stands for what the file does not say."""
+
+    base_ns: int = 0
+    rank: int | None = None
+    world_size: int | None = None
+    device: str | None = None
+    server: str | None = None
+    closed: bool = False
+
+
+def read_metadata(head: bytes, tail: bytes, *, closed_array: bool, bare_array: bool) -> Metadata:
+    """Return what ``head`` (before the events) and ``tail`` (after their closing bracket) say.
+
+    ``closed`` is true where the whole document's JSON closes. Text that is not valid JSON is read field by field.
+    """
+    before, after = _object(head.rstrip(b" \r\n\t,") + b"}"), _object(b"{" + tail.lstrip(b" \r\n\t,"))
+    closed = closed_array and (not tail.strip() if bare_array else after is not None)
+    known: dict[str, Any] = {**(before or {}), **(after or {})}
+    text = head + tail
+    distributed = known.get("distributedInfo")
+    if not isinstance(distributed, dict):
+        distributed = {"rank": _number(_RANK, text), "world_size": _number(_WORLD, text)}
+    devices = known.get("deviceProperties")
+    name = devices[0].get("name") if isinstance(devices, list) and devices and isinstance(devices[0], dict) else None
+    if name is None and (match := _DEVICE.search(text)):
+        name = match[1].decode("utf-8", "replace")
+    version = known.get("vllm_version")
+    return Metadata(
+        base_ns=_whole(known.get("baseTimeNanoseconds")) or _number(_BASE, text) or 0,
+        rank=_whole(distributed.get("rank")),
+        world_size=_whole(distributed.get("world_size")),
+        device=str(name) if name else None,
+        server=f"vLLM {version}" if version else None,
+        closed=closed,
+    )
+
+
+def rank_in_name(path: Path) -> int | None:
+    """Return the rank that a file's name tells, if it tells one."""
+    match = _RANK_IN_NAME.search(path.name) or _TP_IN_NAME.search(path.name)
+    return int(match[1]) if match else None
+
+
+def is_front_end(path: Path) -> bool:
+    """Whether the name is that of a server's front end, which is no rank."""
+    return _FRONT_END.search(path.name) is not None
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 1 << 62 else None
+
+
+def _number(pattern: re.Pattern[bytes], text: bytes) -> int | None:
+    match = pattern.search(text)
+    return _whole(int(match[1][:20])) if match else None

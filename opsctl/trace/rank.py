@@ -1,0 +1,207 @@
+"""One rank's file, analysed on its own: what a steady step consists of. Small enough to travel between processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opsctl.trace.categories import Categories, default_categories
+from opsctl.trace.events import Message
+from opsctl.trace.grouping import pick, totals, totals_of_pairs
+from opsctl.trace.intervals import Intervals, Occupancy, occupancy
+from opsctl.trace.markers import DECODE, UNKNOWN
+from opsctl.trace.reading import TraceFile, read_file
+from opsctl.trace.steps import NO_STEP, Step, Stepping, find_steps, unsteady_at_first
+from opsctl.trace.work import Work, work_of
+
+
+@dataclass
+class KernelRow:
+    """One kernel (or operator): calls and ns over the whole file, and over the steady steps."""
+
+    kind: str
+    name: str
+    category: str
+    calls: int
+    sum: int
+    step_calls: int = 0
+    step_sum: int = 0
+    step_squares: int = 0
+    """Sum over steady steps of the square of the step's sum: for the spread."""
+
+
+@dataclass
+class CollectiveCalls:
+    """The calls of one operation in steady steps: durations in ns, by step, in order of their start."""
+
+    durations: list[list[int]]
+    ends: list[list[int]]
+    """When each call ended, on the file's own clock."""
+    names: list[str] = field(default_factory=list)
+    messages: Counter[tuple[int, str, int]] = field(default_factory=Counter)
+    """How often a message (elements, dtype, ranks in the group) was sent, where the trace says it."""
+
+
+@dataclass
+class RankResult:
+    """What one file holds. Times are in ns; ``occupancy`` and ``steady`` have one entry a steady step."""
+
+    path: Path
+    rank: int | None = None
+    world_size: int | None = None
+    front_end: bool = False
+    whole: bool = False
+    problems: list[str] = field(default_factory=list)
+    events: int = 0
+    device: str | None = None
+    on_device: bool = False
+    device_events: int = 0
+    kernels: int = 0
+    streams: int = 0
+    layout: str = ""
+    server: str | None = None
+    text_bytes: int = 0
+    base_ns: int = 0
+    method: str = ""
+    groups: dict[tuple[str, int | None], list[Step]] = field(default_factory=dict)
+    steady_group: tuple[str, int | None] | None = None
+    dropped: int = 0
+    steady: list[Step] = field(default_factory=list)
+    whole_window: Occupancy | None = None
+    occupancy: list[Occupancy] = field(default_factory=list)
+    rows: list[KernelRow] = field(default_factory=list)
+    collectives: dict[str, CollectiveCalls] = field(default_factory=dict)
+    categories: list[str] = field(default_factory=list)
+    """What the entries of an Occupancy's lists stand for."""
+    unplaced: int = 0
+    """Pieces of work that belong to no step."""
+    busy: int = 0
+    sum: int = 0
+    window: int = 0
+
+
+def analyse_file(path: Path, categories: Categories | None = None) -> RankResult:
+    """Read and analyse one file. Raises OSError where it cannot be opened."""
+    table = categories or default_categories()
+    return analyse_trace(read_file(path, table), table)
+
+
+def analyse_trace(file: TraceFile, categories: Categories) -> RankResult:
+    """Analyse a file that was read."""
+    columns = file.columns
+    kernels = {index for index, (kind, _) in enumerate(columns.names) if kind.lower() == "kernel"}
+    by_name = totals(columns.device.name, None, len(columns.names))
+    result = RankResult(
+        path=file.path,
+        rank=file.rank,
+        world_size=file.metadata.world_size,
+        front_end=file.front_end,
+        whole=file.whole,
+        problems=list(file.problems),
+        events=columns.events,
+        device=file.metadata.device or (None if file.on_device else "cpu"),
+        on_device=file.on_device,
+        device_events=len(columns.device),
+        kernels=sum(by_name[index] for index in kernels),
+        streams=_streams(columns.device.name, columns.device.lane, kernels),
+        layout=file.layout,
+        server=file.metadata.server,
+        text_bytes=file.text_bytes,
+        base_ns=file.metadata.base_ns,
+        categories=list(categories.order),
+    )
+    work = work_of(file, categories)
+    if len(work):
+        _measure(result, file, work, categories)
+    return result
+
+
+def _streams(names: Sequence[int], lanes: Sequence[int], kernels: set[int]) -> int:
+    used = totals_of_pairs(lanes, names, [0] * len(names), max(kernels, default=0) + max(names, default=0) + 1)
+    return len({lane for lane, name in used if name in kernels})
+
+
+def _measure(result: RankResult, file: TraceFile, work: Work, categories: Categories) -> None:
+    """Fill in steps, occupancy, kernels and collectives."""
+    names = file.columns.names
+    order = {name: index for index, name in enumerate(categories.order)}
+    kind_of_name = [order[categories.category(*name)] for name in names]
+    kinds = pick(kind_of_name, work.name)
+    window = occupancy(Intervals([0] * len(work), work.start, work.duration, kinds), 1, len(order))[0]
+    first = min(work.start)
+    result.whole_window, result.busy, result.sum = window, window.busy, sum(window.total)
+    result.window = max(map(_end, work.start, work.duration)) - first
+
+    stepping = find_steps(file, work, categories)
+    result.method = stepping.method
+    result.unplaced = sum(1 for number in stepping.step_of if number == NO_STEP)
+    _choose_steady(result, stepping)
+    place = {id(step): index for index, step in enumerate(result.steady)}
+    table = [place.get(id(step), NO_STEP) for step in stepping.steps]
+    steady_of = pick([*table, NO_STEP], stepping.step_of)  # NO_STEP is -1: the table's last entry
+    result.occupancy = occupancy(Intervals(steady_of, work.start, work.duration, kinds), len(result.steady), len(order))
+    result.rows = _rows(names, [categories.order[kind] for kind in kind_of_name], work, steady_of)
+    _collect(result, file, work, stepping, categories)
+
+
+def _end(start: int, duration: int) -> int:
+    return start + duration
+
+
+def _choose_steady(result: RankResult, stepping: Stepping) -> None:
+    """Choose the steps that figures rest on: of decode the batch with most steps, else steps of unknown kind."""
+    for step in stepping.steps:
+        result.groups.setdefault((step.kind, step.batch), []).append(step)
+    for kind in (DECODE, UNKNOWN):
+        known = {group: steps for group, steps in result.groups.items() if group[0] == kind}
+        if known:
+            result.steady_group = max(known, key=lambda group: (len(known[group]), group[1] or 0))
+            steps = known[result.steady_group]
+            result.dropped = unsteady_at_first([step.span for step in steps])
+            result.steady = steps[result.dropped :]
+            return
+
+
+def _rows(names: list[tuple[str, str]], categories: list[str], work: Work, steady_of: Sequence[int]) -> list[KernelRow]:
+    size = len(names)
+    calls, sums = totals(work.name, work.calls, size), totals(work.name, work.duration, size)
+    rows = [
+        KernelRow(kind, name, category, calls[index], sums[index])
+        for index, ((kind, name), category) in enumerate(zip(names, categories, strict=True))
+    ]
+    for (_, name), value in totals_of_pairs(steady_of, work.name, work.calls, size).items():
+        rows[name].step_calls += value
+    for (_, name), value in totals_of_pairs(steady_of, work.name, work.duration, size).items():
+        rows[name].step_sum += value
+        rows[name].step_squares += value * value
+    return [row for row in rows if row.calls]
+
+
+def _collect(result: RankResult, file: TraceFile, work: Work, stepping: Stepping, categories: Categories) -> None:
+    """Sort the steady steps' collectives by operation and step."""
+    if not work.collectives or not result.steady:
+        return
+    names, steady = file.columns.names, {id(step): index for index, step in enumerate(result.steady)}
+    step_at = {
+        (start, lane, name): number
+        for start, lane, name, number in zip(work.start, work.lane, work.name, stepping.step_of, strict=True)
+        if categories.is_collective(*names[name])
+    }
+    for start, duration, lane, name in work.collectives:
+        number = step_at.get((start, lane, name), NO_STEP)
+        index = NO_STEP if number == NO_STEP else steady.get(id(stepping.steps[number]), NO_STEP)
+        operation = categories.collective(*names[name])
+        if index == NO_STEP or operation is None:
+            continue
+        calls = result.collectives.setdefault(
+            operation, CollectiveCalls([[] for _ in result.steady], [[] for _ in result.steady])
+        )
+        calls.durations[index].append(duration)
+        calls.ends[index].append(start + duration)
+        if names[name][1] not in calls.names:
+            calls.names.append(names[name][1])
+        message: Message | None = file.columns.messages.get((start, lane, name))
+        if message:
+            calls.messages[message.elements, message.dtype, message.group_size] += 1

@@ -1,0 +1,326 @@
+"""The fast reader: files in Kineto's own layout, scanned with numpy, a thousand events a step.
+
+Kineto writes an event as ``␣␣{``, then lines indented by four blanks that begin with ``"ph"``, ``"cat"``,
+``"name"``, ``"pid"``, ``"tid"`` (on one line up to torch 2.11, on a line each since), then a line that
+begins with ``"ts"``. So all that is said *before* the time (the head) is a run of bytes that repeats for
+every call of a kernel: it is parsed once and looked up ever after, and times and correlations are digits at
+known places, turned into numbers a block at a time.
+
+Anything that is not exactly so raises :class:`Unfamiliar` before the block has left a trace in the columns;
+the caller hands that block to ``decode``, which knows every spelling.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from opsctl.trace.events import Columns, Message, Role, role_of
+from opsctl.trace.speedups import optional
+from opsctl.trace.text import lane_text, name_text
+
+BOUNDARY = b"\n  },\n  {\n"
+_HEAD = re.compile(
+    rb'    "ph": "(?P<ph>.)",\s+(?:"cat": "(?P<cat>[^"]*)",\s+)?"name": "(?P<name>.*)",'
+    rb'\s+"pid": (?P<pid>-?\d+|"[^"]*"),\s+"tid": (?P<tid>-?\d+|"[^"]*"),\n',
+    re.DOTALL,
+)
+_MOST_HEADS = 1 << 17
+_PADDING = b"\n" + b" " * 31
+_NEWLINE = ord("\n")
+_MESSAGE = re.compile(
+    rb'"Collective name": "(?P<op>[^"]*)"|"In msg nelems": (?P<elements>\d+)|"dtype": "(?P<dtype>[^"]*)"'
+    rb'|"Group size": (?P<group>\d+)'
+)
+
+
+def _word(literal: bytes) -> Any:
+    """Return up to eight bytes as the number that a little-endian word of them is."""
+    number = int.from_bytes(literal, "little")
+    return number if _numpy is None else _numpy.uint64(number)
+
+
+def _words(np: Any, block: bytes) -> Any:
+    """Return the eight bytes that begin at every byte of the block, as numbers, without a copy."""
+    return np.ndarray((len(block) - 7,), dtype="<u8", buffer=block, strides=(1,))
+
+
+_numpy = optional("numpy")
+_EVENT_LINE, _FOUR = _word(b"  {\n"), _word(b"\xff" * 4)
+_TIME_LINE = _word(b'    "ts"')
+_COMMA, _ONE, _BYTE = _word(b","), _word(b"\xff"), _word(b"\x08")
+_DOT, _DOT_BEFORE_THREE = _word(b"\0\0\0\0."), _word(b"\0\0\0\0\xff")
+_THREE_LAST = _word(b"\0\0\0\0\0\xff\xff\xff")
+_ZEROS, _HIGH_BITS = _word(b"0" * 8), _word(b"\x80" * 8)
+_LAST_BYTES = [int.from_bytes(b"\0" * (8 - count) + b"\xff" * count, "little") for count in range(9)]
+_NINE_TO_HIGH = _word(b"\x76" * 8)
+"""Added to a byte of 0…9 it leaves the high bit alone; to 10…127 it sets it."""
+_PARALLEL = [
+    (_word(b"\x08"), _word(b"\x0a"), _word(b"\xff\x00" * 4)),
+    (_word(b"\x10"), _word(b"\x64"), _word(b"\xff\xff\x00\x00" * 2)),
+    (_word(b"\x20"), _word(b"\x10\x27"), _word(b"\xff" * 4)),
+]
+
+
+class Unfamiliar(Exception):
+    """The block is not in Kineto's own layout."""
+
+
+def is_kineto_layout(text: bytes) -> bool:
+    """Whether the text after ``"traceEvents": [`` begins in Kineto's own layout."""
+    return re.match(rb'\s*?\n  \{\n    "ph": "', text) is not None
+
+
+def message_in(arguments: bytes) -> Message | None:
+    """Return what a collective's ``args`` say of its message, if they do."""
+    found: dict[str, bytes] = {}
+    for match in _MESSAGE.finditer(arguments):
+        if match.lastgroup:
+            found.setdefault(match.lastgroup, match[match.lastgroup])
+    if "op" not in found or "elements" not in found:
+        return None
+    return Message(
+        op=found["op"].decode("utf-8", "replace"),
+        elements=int(found["elements"]),
+        dtype=found.get("dtype", b"").decode("utf-8", "replace"),
+        group_size=int(found.get("group", b"0")),
+    )
+
+
+class _Heads(dict[bytes, int]):
+    """From the bytes before an event's time to a number, 0 for an event that is not kept."""
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__()
+        self.columns = columns
+        self.role: list[int] = [0]
+        self.name: list[int] = [0]
+        self.lane: list[int] = [0]
+        self.flawed: set[int] = set()
+
+    def __missing__(self, head: bytes) -> int:
+        match = _HEAD.fullmatch(head)
+        if match is None:
+            if head.startswith(b'    "ph": "X"'):
+                raise Unfamiliar
+            return 0
+        category = (match["cat"] or b"").decode("utf-8", "replace")
+        role = role_of(match["ph"].decode("latin-1"), category)
+        if role not in self.columns.roles:
+            if match["ph"] == b"X" and len(self) < _MOST_HEADS:
+                self[head] = 0
+            return 0
+        name, valid = name_text(match["name"])
+        self.role.append(role)
+        self.name.append(self.columns.name_id(category, name))
+        self.lane.append(self.columns.lane_id(lane_text(match["pid"]), lane_text(match["tid"])))
+        number = len(self.role) - 1
+        if not valid:
+            self.flawed.add(number)
+        if len(self) < _MOST_HEADS:
+            self[head] = number
+        return number
+
+
+class Scanner:
+    """Reads blocks of whole events into ``columns``. Needs numpy: make one only where :func:`available`."""
+
+    def __init__(self, columns: Columns, collectives: Any) -> None:
+        """``collectives(category, name)`` says whether a name is a collective whose message size is worth reading."""
+        self.columns = columns
+        self._numpy = _numpy
+        self._heads = _Heads(columns)
+        self._collectives = collectives
+        self._is_collective: list[bool] = []
+
+    def scan(self, block: bytes) -> None:
+        """Take a block that begins with ``␣␣{`` and ends after an event. Raises Unfamiliar, with nothing taken."""
+        np = self._numpy
+        block += _PADDING
+        text = np.frombuffer(block, dtype=np.uint8)
+        words = _words(np, block)
+        ends = np.flatnonzero(text == _NEWLINE)
+        starts = np.empty_like(ends)
+        starts[:1] = 0
+        starts[1:] = ends[:-1] + 1
+        begins = words[starts]
+        opening = np.flatnonzero((begins & _FOUR) == _EVENT_LINE)
+        timed = np.flatnonzero(begins == _TIME_LINE)
+        if not len(opening) or opening[0] != 0:
+            raise Unfamiliar
+        event = np.searchsorted(opening, timed) - 1
+        if len(event) and (event[0] < 0 or (np.diff(event) <= 0).any()):
+            raise Unfamiliar
+        head_from, head_to = starts[opening[event] + 1].tolist(), starts[timed].tolist()
+        heads = [block[a:b] for a, b in zip(head_from, head_to)]  # noqa: B905 (hot, and of one length)
+        numbers = np.fromiter(map(self._heads.__getitem__, heads), dtype=np.int64, count=len(heads))
+        kept = np.flatnonzero(numbers)
+        if len(kept):
+            rows = _Rows(block, words, starts, ends)
+            rows.at(timed[kept])
+            start, duration = rows.times()
+            following = np.append(starts[opening], len(block))[event[kept] + 1]
+            correlation = rows.correlations(following)
+            self._take(numbers[kept], start, duration, correlation)
+            self._take_messages(
+                block, numbers[kept], start, zip(rows.line_end.tolist(), following.tolist(), strict=True)
+            )
+        self.columns.events += len(opening)
+
+    def _take(self, numbers: Any, start: Any, duration: Any, correlation: Any) -> None:
+        """Append the block's events to the columns."""
+        np, heads, columns = self._numpy, self._heads, self.columns
+        roles, names, lanes = (
+            np.array(table, dtype=np.int32)[numbers] for table in (heads.role, heads.name, heads.lane)
+        )
+        for role in columns.roles:
+            chosen, spans = roles == role, columns.spans[role]
+            for column, values in (
+                (spans.name, names),
+                (spans.lane, lanes),
+                (spans.start, start),
+                (spans.duration, duration),
+                (spans.correlation, correlation),
+            ):
+                column.frombytes(values[chosen].tobytes())
+        if heads.flawed:
+            columns.bad_names += int(np.isin(numbers, list(heads.flawed)).sum())
+
+    def _take_messages(self, block: bytes, numbers: Any, start: Any, places: Iterable[tuple[int, int]]) -> None:
+        """Read the messages of collectives that say them, from between each event's head and the next event."""
+        heads, columns = self._heads, self.columns
+        for category, name in columns.names[len(self._is_collective) :]:
+            self._is_collective.append(self._collectives(category, name))
+        if not any(self._is_collective):
+            return
+        wanted = {
+            number
+            for number, (role, name) in enumerate(zip(heads.role, heads.name, strict=True))
+            if number and role == Role.DEVICE and self._is_collective[name]
+        }
+        for number, begin, (first, last) in zip(numbers.tolist(), start.tolist(), places, strict=True):
+            if number in wanted and (message := message_in(block[first:last])):
+                columns.messages[begin, heads.lane[number], heads.name[number]] = message
+
+
+class _Rows:
+    """The kept events of a block: where their lines are, and the numbers on them."""
+
+    def __init__(self, block: bytes, words: Any, starts: Any, ends: Any) -> None:
+        self.np, self.block, self.words = _numpy, block, words
+        self.starts, self.ends = starts, ends
+
+    def at(self, lines: Any) -> None:
+        """Set the lines that hold the events' times."""
+        self.lines, self.line_end = lines, self.ends[lines]
+
+    def times(self) -> tuple[Any, Any]:
+        """Return start and duration in ns."""
+        time_at = self.starts[self.lines] + len('    "ts": ')
+        until = self._before_comma(self.line_end)
+        following = self.np.minimum(self.lines + 1, len(self.starts) - 1)
+        next_line = self.starts[following]
+        own_line = self.words[next_line + 3] == _word(b' "dur": ')
+        if own_line.all():
+            duration_at = next_line + len('    "dur": ')
+            return self._decimals(time_at, until), self._decimals(duration_at, self._before_comma(self.ends[following]))
+        if own_line.any():
+            raise Unfamiliar
+        comma = self._places(time_at, until, b', "dur": ')
+        if (comma < 0).any():
+            raise Unfamiliar
+        return self._decimals(time_at, comma), self._decimals(comma + len(', "dur": '), until)
+
+    def correlations(self, following: Any) -> Any:
+        """Return each event's correlation, -1 where it has none; ``following`` is where the next event begins."""
+        np = self.np
+        found = self._places(self.line_end, following, b'"correlation": ')
+        values = np.full(len(found), -1, dtype=np.int64)
+        have = np.flatnonzero(found >= 0)
+        if len(have):
+            at = found[have] + len('"correlation": ')
+            here = self.words[at] ^ _ZEROS
+            # The lowest byte that is not a digit ends the number; none of eight means that it is longer.
+            stop = ((here + _NINE_TO_HIGH) | here) & _HIGH_BITS
+            if (stop == 0).any():
+                raise Unfamiliar
+            lowest = stop & (~stop + np.uint64(1))
+            width = np.log2(lowest.astype(np.float64)).astype(np.int64) // 8
+            values[have] = self._integers(at, at + width)
+        return values
+
+    def _before_comma(self, end: Any) -> Any:
+        return end - ((self.words[end - 1] & _ONE) == _COMMA)
+
+    def _places(self, from_: Any, until: Any, literal: bytes) -> Any:
+        """Return where ``literal`` stands in each row's [from_, until), -1 where it does not.
+
+        Rows are alike: it mostly stands at the distance at which it stood in another row, so those are tried.
+        """
+        np = self.np
+        first, last = _word(literal[:8]), _word(literal[-8:])
+        places = np.full(len(from_), -1, dtype=np.int64)
+        left = np.arange(len(from_))
+        for _ in range(8):
+            row = int(left[0])
+            place = self.block.find(literal, int(from_[row]), int(until[row]))
+            if place < 0:
+                break
+            at = np.minimum(from_[left] + (place - int(from_[row])), len(self.words) - 8)
+            hit = (self.words[at] == first) & (self.words[at + (len(literal) - 8)] == last) & (at < until[left])
+            places[left[hit]] = at[hit]
+            left = left[~hit]
+            if not len(left):
+                return places
+        places[left] = [
+            self.block.find(literal, a, b)
+            for a, b in zip(from_[left].tolist(), until[left].tolist())  # noqa: B905 (hot, and of one length)
+        ]
+        return places
+
+    def _decimals(self, start: Any, end: Any) -> Any:
+        """Return ns for texts ``1234.567`` or ``1234`` in µs that stand at [start, end)."""
+        np = self.np
+        width = end - start
+        last = self.words[end - 8]
+        dotted = (width >= 5) & ((last & _DOT_BEFORE_THREE) == _DOT)
+        if not dotted.all():
+            if dotted.any():
+                raise Unfamiliar
+            return self._integers(start, end) * 1000
+        value = self._number((last & _THREE_LAST) | ((last & _FOUR) << _BYTE), np.minimum(width - 1, 7))
+        longer = np.flatnonzero(width > 8)
+        if len(longer):
+            value[longer] += self._integers(start[longer], end[longer] - 8) * 10_000_000
+        return value
+
+    def _integers(self, start: Any, end: Any) -> Any:
+        """Return the integers of up to 16 digits that stand at [start, end)."""
+        width = end - start
+        widest = int(width.max())
+        if widest > 16 or int(width.min()) < 1:
+            raise Unfamiliar
+        value = self._number(self.words[end - 8], self.np.minimum(width, 8))
+        if widest > 8:
+            value += self._number(self.words[end - 16], self.np.maximum(width - 8, 0)) * 100_000_000
+        return value
+
+    def _number(self, digits: Any, count: Any) -> Any:
+        """Return the numbers that the last ``count`` bytes of each word spell, ``count`` being 0 to 8.
+
+        The digits are added up in parallel inside a 64-bit word: pairs, then fours, then eight (the usual
+        trick; a text's last digit is a little-endian word's highest byte).
+        """
+        np = self.np
+        digits = (digits ^ _ZEROS) & np.array(_LAST_BYTES, dtype=np.uint64)[count]
+        if (((digits + _NINE_TO_HIGH) | digits) & _HIGH_BITS).any():
+            raise Unfamiliar
+        for shift, factor, mask in _PARALLEL:
+            digits = (digits * factor + (digits >> shift)) & mask
+        return digits.astype(np.int64)
+
+
+def available() -> bool:
+    """Whether this Python can scan."""
+    return _numpy is not None
