@@ -121,7 +121,10 @@ class _Gate:
 
     def look(self) -> GateRecord | None:
         """Take one sample; return the record once the GPUs are free. Raises GpuNotFree where they never will be."""
-        self._reading = self._link.read(lambda: read_gpus(self._host, deadline=self._limit, fields=FIELDS))
+        reading = self._link.read(lambda: read_gpus(self._host, deadline=self._limit, fields=FIELDS))
+        if self._limit.expired and not reading.known and self._reading.gpus:
+            return None  # cut short by the end of the wait: the sample before says more
+        self._reading = reading
         self._samples += 1
         if self._reading.absent:
             return self._record(free=None, reason=self._reading.problem)
