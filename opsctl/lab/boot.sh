@@ -68,6 +68,7 @@ if [ ! -e "$dir/disk/seeded" ]; then # the first boot; later ones find their dis
   tar --keep-directory-symlink -xpf "$dir/seed.tar"
   while read -r path; do [ -z "$path" ] || rm -rf ".$path"; done <<<"$LAB_REMOVE"
   if [ "$LAB_LOGIN" != root ]; then
+    chmod go+rx root # this checkout, or its Python, may live in there
     chroot . useradd --create-home --shell /bin/bash "$LAB_LOGIN"
   fi
   touch "$dir/disk/seeded"

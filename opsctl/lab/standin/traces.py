@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -81,6 +82,35 @@ def _write(folder: Path, name: str, document: dict[str, Any], *, use_gzip: bool)
     return path
 
 
+def copy_in(plain: Path, profiler: ProfilerSettings, worker: str) -> Path:
+    """Copy a finished trace to its final name, compressed on the way, and return it."""
+    path = profiler.folder / f"{worker}.{time.time_ns()}.pt.trace.json{'.gz' if profiler.use_gzip else ''}"
+    if profiler.use_gzip:
+        with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=1) as target:
+            shutil.copyfileobj(source, target)
+    else:
+        shutil.copyfile(plain, path)
+    return path
+
+
+def summary(document: dict[str, Any]) -> str:
+    """Return the table beside a trace: torch's columns that matter, from the events themselves.
+
+    torch's own key_averages() takes longer than the measurement (27.9 s were seen for 5 × 32 tokens).
+    """
+    totals: dict[str, tuple[float, int]] = {}
+    for event in document["traceEvents"]:
+        if event.get("ph") == "X" and event.get("cat") in {"cpu_op", "user_annotation"}:
+            microseconds, calls = totals.get(event["name"], (0.0, 0))
+            totals[event["name"]] = (microseconds + event["dur"], calls + 1)
+    rule = "-" * 55 + "".join("  " + "-" * 12 for _ in range(3))
+    lines = [rule, f"{'Name':>55s}  {'CPU total':>12s}  {'CPU time avg':>12s}  {'# of Calls':>12s}", rule]
+    for name, (microseconds, calls) in sorted(totals.items(), key=lambda item: -item[1][0])[:50]:
+        mean = microseconds / calls
+        lines.append(f"{name[:55]:>55s}  {microseconds / 1000:10.3f}ms  {mean:10.3f}us  {calls:12d}")
+    return "\n".join([*lines, rule]) + "\n"
+
+
 def write_front_end(profiler: ProfilerSettings, version: str) -> None:
     """Write the front end's file: annotations of the window, no step, no device event."""
     if profiler.ignore_frontend:
@@ -106,7 +136,7 @@ def write_ranks(settings: Settings, faults: Faults, recorded: list[RecordedStep]
         document = _document(settings.version, (rank, len(pids)), events, base)
         name = worker_name(rank, settings.version)
         path = _write(profiler.folder, name, document, use_gzip=profiler.use_gzip)
-        (profiler.folder / summary_name(rank, settings.version)).write_text("Self CPU time total: 0us\n")
+        (profiler.folder / summary_name(rank, settings.version)).write_text(summary(document))
         spoil(path, faults, rank)
 
 

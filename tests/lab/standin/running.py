@@ -71,11 +71,17 @@ class Running:
 
 
 @contextlib.contextmanager
-def standin(folder: Path, *arguments: str, profile: bool = False, **environment: str) -> Iterator[Running]:
+def standin(
+    folder: Path,
+    *arguments: str,
+    profile: bool = False,
+    model: str = "/models/none",
+    **environment: str,
+) -> Iterator[Running]:
     """Start a stand-in and kill it at the end."""
     folder.mkdir(exist_ok=True)
     port = free_port()
-    argv = [sys.executable, "-m", "opsctl.lab.standin", "serve", "/models/none", "--served-model-name", MODEL]
+    argv = [sys.executable, "-m", "opsctl.lab.standin", "serve", model, "--served-model-name", MODEL]
     argv += ["--tensor-parallel-size", "2", "--host", "127.0.0.1", "--port", str(port), *arguments]
     if profile:
         config = f'{{"profiler":"torch","torch_profiler_dir":"{folder}/traces","torch_profiler_with_stack":false}}'
