@@ -22,7 +22,7 @@ _CHUNK = 1 << 18
 
 # $1 path, $2 mode, $3 sha256. A link that breaks ends the input early: the sum then differs and nothing is renamed.
 _WRITE = """
-set -eu
+set -eu; trap '' PIPE; trap 'exit 1' HUP INT TERM
 folder=$(dirname -- "$1"); mkdir -p -- "$folder"
 new=$(mktemp -- "$folder/.opsctl.XXXXXXXX"); trap 'rm -f -- "$new"' EXIT
 cat >"$new"

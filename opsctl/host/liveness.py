@@ -55,10 +55,12 @@ class Liveness:
             self._thread.join(self._limit)
 
     def _watch(self) -> None:
-        while not self._stop.wait(self._interval) and self._transport.is_active():
-            if time.monotonic() - self._heard.last < self._interval:
-                continue
+        while self._transport.is_active():
             asked = time.monotonic()
+            if (quiet := self._heard.last + self._interval - asked) > 0:
+                if self._stop.wait(quiet):
+                    return
+                continue
             judged = threading.Thread(target=self._judge, args=(asked,), name="opsctl-judge", daemon=True)
             answered = self._answered = threading.Event()
             judged.start()

@@ -32,7 +32,7 @@ _HOST_MARGIN = 5
 _SUDO_REFUSED = re.compile(
     rb"^sudo: .*(password|sudoers|not allowed|may not run|tty|terminal|askpass|account|setuid)"
     rb"|^Sorry, user .* (is not allowed|may not run)"
-    rb"|sudo: (command )?not found",
+    rb"|sudo: (command )?not found|^env: .sudo.: No such file",
     re.MULTILINE,
 )
 # Who and what is there, in one round trip.
@@ -75,6 +75,11 @@ class ConnectedHost:
         """Where opsctl keeps its things on the host. See ``Host.state_dir``."""
         return f"{self._user_state}/opsctl" if self.user_scope else "/var/lib/opsctl"
 
+    @property
+    def runtime_dir(self) -> str:
+        """Folder of the login's own sockets: its user manager's bus lies there."""
+        return f"/run/user/{self._uid}"
+
     def boot_id(self, *, deadline: Deadline) -> str:
         """Return the boot_id as the host says it now."""
         return self.run(("cat", "/proc/sys/kernel/random/boot_id"), deadline=deadline, become=False).text.strip()
@@ -86,7 +91,7 @@ class ConnectedHost:
     def on_bus(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return argv with what it needs to reach the bus of the host's scope."""
         if self.user_scope:
-            return ("env", f"XDG_RUNTIME_DIR=/run/user/{self._uid}", *argv)
+            return ("env", f"XDG_RUNTIME_DIR={self.runtime_dir}", *argv)
         return ("env", "LC_ALL=C.UTF-8", *(["sudo", "-n", "--"] if self.sudo(None) else []), *argv)
 
     def run(
@@ -141,6 +146,7 @@ class ConnectedHost:
         words = [
             "env",
             "LC_ALL=C.UTF-8",
+            *([f"XDG_RUNTIME_DIR={self.runtime_dir}"] if self.user_scope else []),
             *(["sudo", "-n", "--"] if sudo else []),
             *("timeout", "-k", "5", str(limit)),
             *(["env", *(f"{name}={value}" for name, value in env.items())] if env else []),

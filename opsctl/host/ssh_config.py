@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -18,6 +19,7 @@ from opsctl.errors import UnfitError
 from opsctl.playbook.models import HostEntry
 
 _MOST_HOPS = 8
+_HOST_PORT = re.compile(r"(?:\[(.*)\]|(.*?))(?::(\d+))?")
 
 # Settings that change who is reached or how, and that paramiko cannot follow. Anything else that is not
 # supported (ciphers, ControlMaster, compression) changes nothing about where the connection ends.
@@ -106,7 +108,7 @@ def _resolve(
         port=final_port,
         user=final_user,
         identity_files=(identity_file,) if identity_file else _paths(said.get("identityfile", []), tokens),
-        identities_only=said.get("identitiesonly", ["no"])[0] == "yes" or identity_file is not None,
+        identities_only=said.get("identitiesonly", ["no"])[0] == "yes",
         identity_agent=None if agent in {None, "SSH_AUTH_SOCK"} else _expand(str(agent), tokens),
         known_hosts=_known_hosts(said, known_hosts, tokens),
         host_key_alias=None if alias in {None, "none"} else alias,
@@ -121,14 +123,14 @@ def _jump(spec: str, *, known_hosts: str | None, hops: int) -> Route | None:
     if spec.lower() == "none":
         return None
     *before, last = spec.split(",")
-    user, _, rest = last.removeprefix("ssh://").rpartition("@")
-    host, colon, digits = rest.rpartition(":")
-    if not colon or not digits.isdigit() or (":" in host and not host.endswith("]")):
-        host, digits = rest, ""
+    # ssh -G has already refused what is not [user@]host[:port], and taken ssh:// away.
+    user, _, rest = last.rpartition("@")
+    match = _HOST_PORT.fullmatch(rest)
+    bracketed, host, port = match.groups() if match else (None, rest, None)
     route = _resolve(
-        host.strip("[]"),
+        bracketed or host,
         user=user or None,
-        port=int(digits) if digits else None,
+        port=int(port) if port else None,
         identity_file=None,
         known_hosts=known_hosts,
         hops=hops + 1,
@@ -184,7 +186,7 @@ def _known_hosts(said: dict[str, list[str]], ours: str | None, tokens: dict[str,
         return (Path(ours).expanduser(),)
     files: list[str] = []
     for key in ("userknownhostsfile", "globalknownhostsfile"):
-        files += [word for value in said.get(key, []) for word in shlex.split(value) if word != "none"]
+        files += [word for value in said.get(key, []) for word in value.split() if word != "none"]
     return tuple(Path(_expand(file, tokens)) for file in files)
 
 

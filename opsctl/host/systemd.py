@@ -124,7 +124,9 @@ def bridge_argv(host: ConnectedHost, token: int | None) -> tuple[str, ...]:
     if token is not None:
         words = guard_argv(host.entry, "session", str(token))
     else:
-        words = ("systemd-stdio-bridge", *(["--user"] if host.user_scope else []))
+        # --user would do for systemd 254; 252's reads that option and connects to the system bus all the same.
+        path = [f"--bus-path=unix:path={host.runtime_dir}/bus"] if host.user_scope else []
+        words = ("systemd-stdio-bridge", *path)
     return host.on_bus(words)
 
 
