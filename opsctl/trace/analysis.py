@@ -13,7 +13,15 @@ from opsctl.trace.clock import Tpot, beside_the_clock
 from opsctl.trace.figures import ratio, us
 from opsctl.trace.finding import trace_files
 from opsctl.trace.rank import RankResult
-from opsctl.trace.tables import category_rows, collective_rows, kernel_rows, other_rows, steady_verdict, step_groups
+from opsctl.trace.tables import (
+    category_rows,
+    collective_rows,
+    hidden_communication,
+    kernel_rows,
+    other_rows,
+    steady_verdict,
+    step_groups,
+)
 from opsctl.trace.workers import analyse_files
 
 
@@ -40,7 +48,7 @@ class Analysis:
         reference = self.reference
         if reference is None:
             return found
-        if not reference.on_device and reference.device != "cpu":
+        if not reference.on_device and reference.device:
             found.append(f"no device events, though the file names {reference.device}: figures are of the host")
         if not reference.steady:
             found.append(f"no steps could be told apart ({reference.method}): figures are of the whole window")
@@ -126,14 +134,16 @@ def _basis(reference: RankResult | None) -> str | None:
 
 
 def _rank_row(result: RankResult, offset: float | None) -> dict[str, Any]:
+    steps = len(result.steady)
     return {
         "rank": result.rank,
         "file": result.path.name,
         "events": result.events,
-        "device": result.device,
+        "device": (result.device or "unnamed") if result.on_device else None,
         "problems": list(result.problems),
         "role": "front end" if result.front_end else "rank",
         "whole": result.whole,
+        "device_named": result.device,
         "device_events": result.device_events,
         "kernels": result.kernels,
         "streams": result.streams,
@@ -147,4 +157,6 @@ def _rank_row(result: RankResult, offset: float | None) -> dict[str, Any]:
         "sum_us": us(result.sum),
         "window_us": us(result.window),
         "busy_share": ratio(result.busy, result.window),
+        "busy_us_per_step": us(sum(found.busy for found in result.occupancy) / steps) if steps else None,
+        "communication_us_per_step": us(hidden_communication(result)[1] / steps) if steps else None,
     }

@@ -56,6 +56,7 @@ class RankResult:
     problems: list[str] = field(default_factory=list)
     events: int = 0
     device: str | None = None
+    """The device that the file names; ``on_device`` says whether work of it is in the file."""
     on_device: bool = False
     device_events: int = 0
     kernels: int = 0
@@ -101,7 +102,7 @@ def analyse_trace(file: TraceFile, categories: Categories) -> RankResult:
         whole=file.whole,
         problems=list(file.problems),
         events=columns.events,
-        device=file.metadata.device or (None if file.on_device else "cpu"),
+        device=file.metadata.device,
         on_device=file.on_device,
         device_events=len(columns.device),
         kernels=sum(by_name[index] for index in kernels),
