@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 
 def server_unit(model: str, *, port: int = 8000, more: str = "") -> str:
-    return f"[Service]\nExecStart={sys.executable} /usr/local/bin/server.py {port} {model}\nTimeoutStopSec=5\n{more}"
+    return f"[Service]\nExecStart=/usr/bin/python3 /usr/local/bin/server.py {port} {model}\nTimeoutStopSec=5\n{more}"
 
 
 def until(true: Callable[[], bool], seconds: float, what: str, *, seen: Callable[[], str] = lambda: "") -> None:
