@@ -87,9 +87,8 @@ def build_app(command: str | None) -> typer.Typer:
     ) -> None:
         """Take a production model server down, measure, and bring it back, verified, whatever happens."""
 
-    everything = "_OPSCTL_COMPLETE" in os.environ
     for entry in COMMANDS:
-        if entry.name == command or everything:
+        if entry.name == command:
             _mount(app, entry, getattr(importlib.import_module(f"opsctl.commands.{entry.module}"), entry.attribute))
         else:
             app.command(entry.name, help=entry.help, rich_help_panel=entry.panel)(_unmounted)
@@ -107,11 +106,22 @@ def _unmounted() -> None:
     """Stand for a command that was not asked for."""
 
 
+def _complete() -> None:
+    """Answer a shell that asks what could come after Tab, and exit; only the command that was typed is loaded."""
+    from opsctl.commands.completion import attach, command_at_work  # noqa: PLC0415 - only when a shell asks
+
+    command = typer.main.get_command(build_app(command_at_work(os.environ)))
+    attach(command)
+    command(args=[], prog_name="opsctl")
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run opsctl and exit with the code that design promises."""
     arguments = sys.argv[1:] if argv is None else argv
     command = next((word for word in arguments if not word.startswith("-")), None)
     try:
+        if "_OPSCTL_COMPLETE" in os.environ:
+            _complete()
         build_app(command)(args=arguments, prog_name="opsctl")
     except OpsctlError as error:
         say_error(error, as_json="--json" in arguments)

@@ -10,16 +10,10 @@ from typing import Annotated
 
 import typer
 
-from opsctl.commands.completion import complete_playbook
 from opsctl.errors import DefinitionError, ExitCode, Problem
 from opsctl.playbook import LoadedInventory, LoadedPlaybook, find_playbook, load_inventory, load_playbooks
 
-PlaybookName = Annotated[
-    str,
-    typer.Argument(
-        help="A playbook: sought here, then in playbooks/; .yml may be left out.", autocompletion=complete_playbook
-    ),
-]
+PlaybookName = Annotated[str, typer.Argument(help="A playbook: sought here, then in playbooks/; .yml may be left out.")]
 InventoryPath = Annotated[Path, typer.Option("--inventory", "-i", help="The inventory.")]
 Overrides = Annotated[
     list[str] | None,
@@ -46,7 +40,7 @@ class IfDownChoice(StrEnum):
 def validate(
     playbooks: Annotated[
         list[str] | None,
-        typer.Argument(help="Playbooks; without one, only the inventory.", autocompletion=complete_playbook),
+        typer.Argument(help="Playbooks; without one, only the inventory."),
     ] = None,
     inventory: InventoryPath = Path("inventory.yml"),
     var: Overrides = None,
