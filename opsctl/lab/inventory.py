@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from opsctl.lab.hosts import LabHost
-from opsctl.lab.units import ENVIRONMENT, Standin
+from opsctl.lab.units import ENVIRONMENT, Server
 
 # The same playbook as on an 8-GPU host, with sizes for two ranks on two cores. Names are the playbooks' own vars.
 LAB_VARS: dict[str, Any] = {
@@ -27,7 +27,7 @@ LAB_VARS: dict[str, Any] = {
 }
 
 
-def host_entry(host: LabHost, *, python: str = f"{ENVIRONMENT}/bin/python", gpus: int = 2) -> dict[str, Any]:
+def host_entry(host: LabHost, *, python: str = f"{ENVIRONMENT}/bin/python", gpus: int | None = 2) -> dict[str, Any]:
     """Return a host of the inventory."""
     entry: dict[str, Any] = {
         "address": host.address,
@@ -36,30 +36,36 @@ def host_entry(host: LabHost, *, python: str = f"{ENVIRONMENT}/bin/python", gpus
         "identity-file": str(host.identity_file),
         "known-hosts": str(host.known_hosts),
         "python": python,
-        "gpus": gpus,
     }
+    entry |= {} if gpus is None else {"gpus": gpus}
     return entry | ({"become": True} if host.spec.login != "root" else {})
 
 
-def service_entries(standin: Standin, *, on: str | None = None) -> dict[str, Any]:
+def service_entries(standin: Server, *, on: str | None = None) -> dict[str, Any]:
     """Return production and its profiler variant, with limits for loads of seconds."""
     production: dict[str, Any] = {
         "url": standin.url,
         "model": standin.served,
         "tensor-parallel": standin.tensor_parallel,
-        "readiness": {"limit": "2m", "settle": "1s", "request-limit": "20s"},
-        "stop": {"limit": "1m", "gpu-limit": "20s"},
+        "readiness": {"limit": f"{round(120 + standin.load_seconds)}s", "settle": "1s", "request-limit": "60s"},
+        "stop": {"limit": "90s", "gpu-limit": "20s"},
     }
     variant = {"role": "variant", "of": standin.unit, "profiler": "torch"}
     placed = {"on": on} if on else {}
     return {standin.unit: production | placed, f"{standin.unit}-profiler": variant | placed}
 
 
-def inventory(hosts: list[LabHost], standin: Standin, *, python: str = f"{ENVIRONMENT}/bin/python") -> dict[str, Any]:
-    """Return an inventory of lab hosts that all serve the same stand-in, as group ``kimi``."""
+def inventory(
+    hosts: list[LabHost],
+    standin: Server,
+    *,
+    python: str = f"{ENVIRONMENT}/bin/python",
+    gpus: int | None = None,
+) -> dict[str, Any]:
+    """Return an inventory of lab hosts that all serve the same, as group ``kimi``."""
     return {
         "vars": LAB_VARS,
-        "hosts": {host.name: host_entry(host, python=python, gpus=standin.tensor_parallel) for host in hosts},
+        "hosts": {host.name: host_entry(host, python=python, gpus=gpus) for host in hosts},
         "groups": {"kimi": [host.name for host in hosts]},
         "services": service_entries(standin),
     }

@@ -10,6 +10,7 @@ from opsctl.deadline import Deadline
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.inventory import as_yaml, inventory
 from opsctl.lab.lab import Lab
+from opsctl.lab.real import RealVllm
 from opsctl.lab.spec import HostSpec
 from opsctl.lab.standin.gpus import GpuConfig
 from opsctl.lab.units import MODELS, Standin, all_files, await_answer
@@ -36,7 +37,17 @@ def raise_lab(
     hosts = lab.up_all(names, replace(spec, binds=(*spec.binds, bind)).with_files(files))
     for host in hosts:
         await_answer(host, standin, Deadline(_READY_LIMIT + standin.load_seconds, f"start of {standin.unit}"))
-    lab.inventory.write_text(as_yaml(inventory(lab.hosts(), standin)))
+    lab.inventory.write_text(as_yaml(inventory(lab.hosts(), standin, gpus=gpus.count)))
+    return hosts
+
+
+def raise_real(lab: Lab, names: list[str], server: RealVllm) -> list[LabHost]:
+    """Boot hosts that serve by a real vLLM, one after the other, and write the inventory. Minutes on two cores."""
+    spec = HostSpec(disk="4G", binds=server.binds(), files=server.files())
+    hosts = lab.up_all(names, spec)
+    for host in hosts:
+        await_answer(host, server, Deadline(server.load_seconds, f"start of {server.unit}"))
+    lab.inventory.write_text(as_yaml(inventory(lab.hosts(), server, python=server.python)))
     return hosts
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from opsctl.deadline import Deadline
 from opsctl.lab.hosts import LabHost
@@ -153,7 +153,36 @@ def install(host: LabHost, *standins: Standin, gpus: GpuConfig | None = None, st
             await_answer(host, standin, Deadline(30, f"start of {standin.unit}"))
 
 
-def await_answer(host: LabHost, standin: Standin, deadline: Deadline) -> None:
+class Server(Protocol):
+    """What the lab needs to know of a service that serves a model: a Standin, or a RealVllm (real.py)."""
+
+    @property
+    def unit(self) -> str:
+        """Name of the unit, without its type."""
+        ...
+
+    @property
+    def served(self) -> str:
+        """Served model name."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """Where it listens, as seen on the host."""
+        ...
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Number of ranks."""
+        ...
+
+    @property
+    def load_seconds(self) -> float:
+        """How long its load may take."""
+        ...
+
+
+def await_answer(host: LabHost, standin: Server, deadline: Deadline) -> None:
     """Wait until /health answers 200. Raises DeadlineExceeded with the unit's last lines."""
     asked = ("curl", "-s", "-o", "/dev/null", "-m", "1", "-w", "%{http_code}", f"{standin.url}/health")
     while host.exec(*asked, check=False).stdout != "200":
