@@ -65,6 +65,10 @@ def _ended(now: UnitStatus, seen: str) -> tuple[str, str, bool, str]:
         return "was not allowed to start", seen, False, advice
     if now.active_state == "deactivating":
         return "is being stopped by somebody", seen, False, "see who works on this host: `systemctl list-jobs`"
+    if not now.main_pid and not now.invocation_id:
+        # A unit that was refused and forgotten again keeps no result.
+        advice = "it never ran: its ExecCondition refused (for a variant: the lease's token is gone)"
+        return "did not start", seen, False, advice
     return "ended", seen, False, "a server that ends with status 0 was told to, or its command is not a server"
 
 

@@ -129,7 +129,7 @@ def install(host: Host, variant: Variant, *, systemd: Systemd, deadline: Deadlin
         _make_trace_dir(host, variant, deadline)
     systemd.daemon_reload(deadline=deadline)
     foreign = [path for path in systemd.status(variant.unit, deadline=deadline).drop_in_paths if path]
-    masks = [f"{folder}/{variant.unit}.d/{path.rpartition('/')[2]}" for path in foreign]
+    masks = [f"{mask_folder(folder, variant.unit)}/{path.rpartition('/')[2]}" for path in foreign]
     masks = [mask for mask in masks if mask not in foreign]
     for mask in masks:
         host.write_file(mask, b"# masked by opsctl: it came with production already\n", deadline=deadline)
@@ -149,7 +149,7 @@ def remove(host: Host, variant_unit: str, *, systemd: Systemd, deadline: Deadlin
     if not head.startswith(f"# {WRITTEN}".encode()):
         raise UnfitError(f"{path} was not written by opsctl and stays", where=f"host {host.name}")
     companion = companion_path(folder, variant_unit)
-    host.run(["rm", "-rf", "--", path, f"{path}.d", companion], deadline=deadline)
+    host.run(["rm", "-rf", "--", path, mask_folder(folder, variant_unit), companion], deadline=deadline)
     systemd.daemon_reload(deadline=deadline)
 
 
@@ -192,6 +192,15 @@ def unit_folder(host: Host, *, deadline: Deadline) -> str:
         return "/run/systemd/system"
     uid = host.run(["id", "-u"], deadline=deadline.within(CALL_LIMIT, "the user's id"), become=False).text.strip()
     return f"/run/user/{uid}/systemd/user"
+
+
+def mask_folder(folder: str, unit: str) -> str:
+    """Return where a drop-in of the same name outranks any other of this unit, also those in /etc.
+
+    systemd goes through its folders in order, and through full and truncated names within each: only a folder
+    that comes before /etc outranks a truncated name there. Like the unit's own, a reboot forgets it.
+    """
+    return f"{folder}.control/{unit}.d"
 
 
 def companion_path(folder: str, unit: str) -> str:
