@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from opsctl.campaign import limits
+from opsctl.campaign import limits, measured
 from opsctl.campaign.journal import Journal
 from opsctl.campaign.modelconfig import read_model_config
 from opsctl.campaign.preparing import active_hung_on
@@ -14,7 +14,7 @@ from opsctl.errors import HostError, OpsctlError
 from opsctl.host import connect
 from opsctl.host.guard import control
 from opsctl.host.protocol import Host
-from opsctl.plan.facts import Estimate, HostFacts, Seen
+from opsctl.plan.facts import HostFacts, Seen
 from opsctl.playbook.inventory import LoadedInventory
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.serving import readiness
@@ -56,7 +56,9 @@ def _facts(inventory: LoadedInventory, host: Host, journal: Journal | None) -> H
         services=services,
         units=units,
         engine_versions=versions,
-        loads=_measured(journal, host.name),
+        loads=measured.loads(journal, host.name) if journal else {},
+        stops=measured.stops(journal, host.name) if journal else {},
+        steps=measured.steps(journal, host.name) if journal else {},
         hung_on={service.name: _hung_on(host, service) for service in production},
         model_config=_configs(host, production),
         gpus=_gpus(host, notes),
@@ -81,16 +83,6 @@ def _hung_on(host: Host, service: ResolvedService) -> tuple[str, ...]:
 def _configs(host: Host, production: tuple[ResolvedService, ...]) -> dict[str, dict[str, Any]]:
     found = {service.name: read_model_config(host, service) for service in production}
     return {name: config for name, config in found.items() if config is not None}
-
-
-def _measured(journal: Journal | None, host: str) -> dict[str, Estimate]:
-    if journal is None:
-        return {}
-    rows = journal.query("SELECT service, seconds FROM loads WHERE host=? AND seconds IS NOT NULL", host)
-    by_service: dict[str, list[float]] = {}
-    for row in rows:
-        by_service.setdefault(row["service"], []).append(row["seconds"])
-    return {name: estimate for name, seconds in by_service.items() if (estimate := Estimate.of(seconds))}
 
 
 def _gpus(host: Host, notes: list[str]) -> int | None:
