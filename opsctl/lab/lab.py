@@ -35,9 +35,9 @@ def default_folder() -> Path:
     return Path(os.environ.get("OPSCTL_LAB") or "/tmp/opsctl-lab")  # noqa: S108 - root's, made with mode 700
 
 
-def check_machine() -> None:
-    """Raise UnfitError unless this machine can run lab hosts."""
-    if os.geteuid() != 0:
+def check_machine(user: int | None = None) -> None:
+    """Raise UnfitError unless this machine can run lab hosts. ``user`` is the effective user id, by default ours."""
+    if (os.geteuid() if user is None else user) != 0:
         raise UnfitError("the lab needs root", hint="it makes namespaces, mounts and a network bridge; use sudo")
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     missing += [path for path in _FILES if not Path(path).exists()]
