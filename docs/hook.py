@@ -61,7 +61,7 @@ def _section(command: Any, path: str, level: int) -> list[str]:
     parts = [f"{'#' * level} {path}\n", _prose(command.help or "")]
     rows = [row for parameter in command.params if (row := _row(parameter)) is not None]
     if rows:
-        parts += ["| | |", "|---|---|", *rows, ""]
+        parts += ["| argument or option | |", "|---|---|", *rows, ""]
     for name, nested in sorted(getattr(command, "commands", {}).items()):
         parts += _section(nested, f"{path} {name}", level + 1)
     return parts

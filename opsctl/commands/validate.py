@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from opsctl.errors import DefinitionError, ExitCode, Problem
 from opsctl.playbook import LoadedInventory, LoadedPlaybook, find_playbook, load_inventory, load_playbooks
+
+if TYPE_CHECKING:
+    from opsctl.plan import Line
 
 PlaybookName = Annotated[str, typer.Argument(help="A playbook: sought here, then in playbooks/; .yml may be left out.")]
 InventoryPath = Annotated[Path, typer.Option("--inventory", "-i", help="The inventory.")]
@@ -132,7 +136,7 @@ def plan(
 
       opsctl plan profile-campaign -i inventory.yml --var 'concurrency=[1, 8]' --cells
     """
-    from opsctl.plan import HostFacts, document, lines_of
+    from opsctl.plan import HostFacts, Line, document, lines_of
     from opsctl.plan import plan as make_plan
 
     loaded = load_inventory(inventory)
@@ -148,15 +152,25 @@ def plan(
     if json_:
         print(json.dumps(document(made), ensure_ascii=False))
     else:
-        from rich.console import Console
-        from rich.text import Text
-
-        console = Console(highlight=False, soft_wrap=True)
-        for style, text in (*lines_of(made, cells=cells), *(("yellow", note) for note in _unused_lines(found))):
-            console.print(Text(text, style=style))
+        _show([*lines_of(made, cells=cells), *(Line("yellow", note) for note in _unused_lines(found))])
     if any(host.stops for host in made.hosts):
         held = all(stop.endswith("(exit 4)") for host in made.hosts for stop in host.stops)
         raise typer.Exit(ExitCode.HELD if held else ExitCode.UNFIT)
+
+
+def _show(lines: list[Line]) -> None:
+    """Print lines, wrapped under themselves where a terminal is narrow; as they are into a file."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line in lines:
+        shown = line.text
+        if console.is_terminal:
+            indent = " " * line.hang
+            words = {"break_long_words": False, "break_on_hyphens": False}
+            shown = textwrap.fill(shown, console.width, subsequent_indent=indent, **words)  # type: ignore[arg-type]
+        console.print(Text(shown, style=line.style))
 
 
 def _inventory_line(loaded: LoadedInventory) -> str:

@@ -3,6 +3,6 @@
 from opsctl.plan.actions import HostPlan, Plan
 from opsctl.plan.facts import Estimate, HostFacts, IfDown, Seen
 from opsctl.plan.planner import plan
-from opsctl.plan.render import document, lines_of
+from opsctl.plan.render import Line, document, lines_of
 
-__all__ = ["Estimate", "HostFacts", "HostPlan", "IfDown", "Plan", "Seen", "document", "lines_of", "plan"]
+__all__ = ["Estimate", "HostFacts", "HostPlan", "IfDown", "Line", "Plan", "Seen", "document", "lines_of", "plan"]

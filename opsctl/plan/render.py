@@ -33,10 +33,11 @@ from opsctl.results import Cell
 
 
 class Line(NamedTuple):
-    """One line of the picture. ``style`` is a Rich style, or ""."""
+    """One line of the picture. ``style`` is a Rich style, or ""; ``hang`` the indent where a narrow screen wraps it."""
 
     style: str
     text: str
+    hang: int = 0
 
 
 def lines_of(plan: Plan, *, cells: bool = False) -> tuple[Line, ...]:
@@ -120,24 +121,24 @@ def _host_lines(host: HostPlan, *, cells: bool) -> Iterable[Line]:
     counts = f"{_counted(len(host.steps), 'step')}, {_counted(total, 'cell')}, {_counted(host.loads, 'weight load')}"
     yield Line("bold", f"{host.host}: {counts}")
     for found in host.found:
-        yield Line("dim", f"  seen    {found}")
+        yield Line("dim", f"  seen    {found}", 10)
     for unknown in host.unknown:
-        yield Line("dim", f"  unknown {unknown}")
+        yield Line("dim", f"  unknown {unknown}", 10)
     title = None
     for number, action in enumerate(host.actions, start=1):
         heading = _heading(action, rounds=max(one.round for one in host.actions))
         if heading != title:
             title = heading
             yield Line("cyan", f"  {heading}")
-        yield Line("", f"  {number:>3}  {_LABELS[type(action)]:<12}{_say(action)}")
+        yield Line("", f"  {number:>3}  {_LABELS[type(action)]:<12}{_say(action)}", 19)
         if cells and isinstance(action, RunStep):
             for cell in action.cells or ():
                 yield Line("dim", f"       {'':<12}{cell.id}")
     yield Line("cyan", "  what production's users notice")
     for notice in host.notices:
-        yield Line("", f"       {notice}")
+        yield Line("", f"       {notice}", 7)
     for stop in host.stops:
-        yield Line("red", f"  a run would be refused now: {stop}")
+        yield Line("red", f"  a run would be refused now: {stop}", 4)
 
 
 def _heading(action: Action, *, rounds: int) -> str:
