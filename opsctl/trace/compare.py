@@ -10,6 +10,7 @@ from typing import Any
 from opsctl.trace.analysis import Analysis
 from opsctl.trace.figures import Spread, deviation, spread
 from opsctl.trace.rank import KernelRow, RankResult
+from opsctl.trace.tables import idle_times, wall_times
 
 _SIGMAS = 3.0
 _STEP_FIGURES = ("wall_us", "busy_us", "sum_us", "idle_us")
@@ -90,11 +91,8 @@ def compare(a: Analysis, b: Analysis) -> Comparison:
 def _steps(first: RankResult, second: RankResult) -> list[Change]:
     sides = []
     for result in (first, second):
-        walls = [step.wall for step in result.steady if step.wall is not None] or [step.span for step in result.steady]
-        idle = [
-            max(0, (step.span if step.wall is None else step.wall) - found.busy)
-            for step, found in zip(result.steady, result.occupancy, strict=True)
-        ]
+        walls = wall_times(result.steady)
+        idle = idle_times(result)
         busy, total = [item.busy for item in result.occupancy], [sum(item.total) for item in result.occupancy]
         sides.append([spread(values) for values in (walls, busy, total, idle)])
     return [_change(name, *pair) for name, pair in zip(_STEP_FIGURES, zip(*sides, strict=True), strict=True)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opsctl.trace.speedups import optional
+
+_EXACT_IN_FLOAT = 1 << 53
 
 
 def totals(keys: Sequence[int], values: Sequence[int] | None, size: int) -> list[int]:
@@ -19,9 +21,19 @@ def totals(keys: Sequence[int], values: Sequence[int] | None, size: int) -> list
         return sums
     index = np.asarray(keys, dtype=np.int64)
     chosen = (index >= 0) & (index < size)
-    result = np.zeros(size, dtype=np.int64)
-    np.add.at(result, index[chosen], 1 if values is None else np.asarray(values, dtype=np.int64)[chosen])
-    return [int(total) for total in result.tolist()]
+    weights = None if values is None else np.asarray(values, dtype=np.int64)[chosen]
+    return [int(total) for total in exact_sums(np, index[chosen], weights, size).tolist()]
+
+
+def exact_sums(np: Any, index: Any, values: Any, size: int) -> Any:
+    """Return whole sums of values by index, through ``bincount`` where its float64 is exact (below 2**53)."""
+    if values is None:
+        return np.bincount(index, minlength=size)
+    if len(values) and int(np.abs(values).max()) * len(values) < _EXACT_IN_FLOAT:
+        return np.bincount(index, weights=values, minlength=size).astype(np.int64)
+    sums = np.zeros(size, dtype=np.int64)
+    np.add.at(sums, index, values)
+    return sums
 
 
 def extents(keys: Sequence[int], start: Sequence[int], duration: Sequence[int]) -> dict[int, tuple[int, int]]:
@@ -38,11 +50,11 @@ def extents(keys: Sequence[int], start: Sequence[int], duration: Sequence[int]) 
     index, begin, end = index[chosen], begin[chosen], (begin + np.asarray(duration, dtype=np.int64))[chosen]
     if not len(index):
         return {}
-    firsts = np.full(int(index.max()) + 1, np.iinfo(np.int64).max)
-    lasts = np.full(len(firsts), np.iinfo(np.int64).min)
-    np.minimum.at(firsts, index, begin)
-    np.maximum.at(lasts, index, end)
-    return {key: (int(firsts[key]), int(lasts[key])) for key in np.unique(index).tolist()}
+    order = np.argsort(index, kind="stable")
+    index, begin, end = index[order], begin[order], end[order]
+    edges = np.flatnonzero(np.diff(index, prepend=-1))
+    firsts, lasts = np.minimum.reduceat(begin, edges), np.maximum.reduceat(end, edges)
+    return dict(zip(index[edges].tolist(), zip(firsts.tolist(), lasts.tolist(), strict=True), strict=True))
 
 
 def totals_of_pairs(
@@ -60,19 +72,28 @@ def totals_of_pairs(
     chosen = first >= 0
     keys = first[chosen] * inner_size + np.asarray(inner, dtype=np.int64)[chosen]
     found, inverse = np.unique(keys, return_inverse=True)
-    result = np.zeros(len(found), dtype=np.int64)
-    np.add.at(result, inverse, np.asarray(values, dtype=np.int64)[chosen])
-    return dict(zip(_pairs(found, inner_size), map(int, result.tolist()), strict=True))
-
-
-def _pairs(keys: Any, inner_size: int) -> list[tuple[int, int]]:
-    return [divmod(key, inner_size) for key in keys.tolist()]
+    result = exact_sums(np, inverse, np.asarray(values, dtype=np.int64)[chosen], len(found))
+    pairs: list[tuple[int, int]] = [divmod(key, inner_size) for key in found.tolist()]
+    return dict(zip(pairs, map(int, result.tolist()), strict=True))
 
 
 def pick(column: Sequence[int], index: Sequence[int]) -> Sequence[int]:
-    """Return the values of a short table ``column`` at the places ``index``, all of them valid."""
+    """Return the values of a short table ``column`` at the places ``index``, all of them valid (-1: the last)."""
     np = optional("numpy")
     if np is None:
         return [column[place] for place in index]
     picked: Sequence[int] = np.asarray(column, dtype=np.int64)[np.asarray(index, dtype=np.int64)]
     return picked
+
+
+def look_up(table: Mapping[int, int], keys: Sequence[int], absent: int) -> Sequence[int]:
+    """Return what the table says of each key, ``absent`` where it says nothing."""
+    np = optional("numpy")
+    if np is None or not table:
+        return [table.get(key, absent) for key in keys]
+    known = np.fromiter(sorted(table), dtype=np.int64, count=len(table))
+    said = np.fromiter((table[key] for key in known.tolist()), dtype=np.int64, count=len(table))
+    wanted = np.asarray(keys, dtype=np.int64)
+    place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    found: Sequence[int] = np.where(known[place] == wanted, said[place], absent)
+    return found

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from opsctl.trace.grouping import exact_sums
 from opsctl.trace.speedups import optional
 
 _CHUNK = 1 << 16
@@ -106,11 +107,13 @@ def _occupancy_numpy(np: Any, intervals: Intervals, groups: int, kinds: int) -> 
         chosen = chosen[np.lexsort((start[chosen], group[chosen]))]
         group, start, kind = group[chosen], start[chosen], kind[chosen]
         end = start + duration[chosen]
-        np.add.at(sums.total, (group, kind), end - start)
+        cell = group * kinds + kind
+        sums.total += exact_sums(np, cell, end - start, groups * kinds).reshape(groups, kinds)
         lone = _lone(np, group, start, end)
-        for table in (sums.exclusive, sums.union):
-            np.add.at(table, (group[lone], kind[lone]), (end - start)[lone])
-        np.add.at(sums.busy, group[lone], (end - start)[lone])
+        alone = exact_sums(np, cell[lone], (end - start)[lone], groups * kinds).reshape(groups, kinds)
+        sums.exclusive += alone
+        sums.union += alone
+        sums.busy += alone.sum(axis=1)
         group, start, end, kind = (column[~lone] for column in (group, start, end, kind))
         for first, last in _cuts(np, group, start, end):
             run = slice(first, last)

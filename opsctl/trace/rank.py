@@ -9,7 +9,7 @@ from pathlib import Path
 
 from opsctl.trace.categories import Categories, default_categories
 from opsctl.trace.events import Message
-from opsctl.trace.grouping import pick, totals, totals_of_pairs
+from opsctl.trace.grouping import extents, pick, totals, totals_of_pairs
 from opsctl.trace.intervals import Intervals, Occupancy, occupancy
 from opsctl.trace.markers import DECODE, UNKNOWN
 from opsctl.trace.reading import TraceFile, read_file
@@ -131,13 +131,14 @@ def _measure(result: RankResult, file: TraceFile, work: Work, categories: Catego
     kind_of_name = [order[categories.category(*name)] for name in names]
     kinds = pick(kind_of_name, work.name)
     window = occupancy(Intervals([0] * len(work), work.start, work.duration, kinds), 1, len(order))[0]
-    first = min(work.start)
+    first, last = extents([0] * len(work), work.start, work.duration)[0]
     result.whole_window, result.busy, result.sum = window, window.busy, sum(window.total)
-    result.window = max(map(_end, work.start, work.duration)) - first
+    result.window = last - first
 
     stepping = find_steps(file, work, categories)
     result.method = stepping.method
-    result.unplaced = sum(1 for number in stepping.step_of if number == NO_STEP)
+    placed = totals(stepping.step_of, None, len(stepping.steps))
+    result.unplaced = len(work) - sum(placed)
     _choose_steady(result, stepping)
     place = {id(step): index for index, step in enumerate(result.steady)}
     table = [place.get(id(step), NO_STEP) for step in stepping.steps]
@@ -145,10 +146,6 @@ def _measure(result: RankResult, file: TraceFile, work: Work, categories: Catego
     result.occupancy = occupancy(Intervals(steady_of, work.start, work.duration, kinds), len(result.steady), len(order))
     result.rows = _rows(names, [categories.order[kind] for kind in kind_of_name], work, steady_of)
     _collect(result, file, work, stepping, categories)
-
-
-def _end(start: int, duration: int) -> int:
-    return start + duration
 
 
 def _choose_steady(result: RankResult, stepping: Stepping) -> None:

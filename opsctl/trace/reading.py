@@ -118,13 +118,13 @@ class _Reader:
                 self.pending = block
                 self._limit()
                 return
-        events = self.pending + block[: cut + _TO_NEXT_EVENT]
+        events = b"".join((self.pending, memoryview(block)[: cut + _TO_NEXT_EVENT], scan.PADDING))
         self.pending = block[cut + _TO_NEXT_EVENT :]
         try:
             assert self.scanner is not None  # noqa: S101 (for mypy: feed() saw to it)
             self.scanner.scan(events)
         except scan.Unfamiliar:
-            self.decoder.whole(events)
+            self.decoder.whole(events[: -len(scan.PADDING)])
             if self.decoder.ended:
                 self.tail.append(self.pending)
                 self.pending = b""

@@ -27,7 +27,8 @@ _HEAD = re.compile(
     re.DOTALL,
 )
 _MOST_HEADS = 1 << 17
-_PADDING = b"\n" + b" " * 31
+PADDING = b"\n" + b" " * 31
+"""What a block must end in, so that eight bytes can be read at every place of interest."""
 _NEWLINE = ord("\n")
 _MESSAGE = re.compile(
     rb'"Collective name": "(?P<op>[^"]*)"|"In msg nelems": (?P<elements>\d+)|"dtype": "(?P<dtype>[^"]*)"'
@@ -53,7 +54,10 @@ _COMMA, _ONE, _BYTE = _word(b","), _word(b"\xff"), _word(b"\x08")
 _DOT, _DOT_BEFORE_THREE = _word(b"\0\0\0\0."), _word(b"\0\0\0\0\xff")
 _THREE_LAST = _word(b"\0\0\0\0\0\xff\xff\xff")
 _ZEROS, _HIGH_BITS = _word(b"0" * 8), _word(b"\x80" * 8)
-_LAST_BYTES = [int.from_bytes(b"\0" * (8 - count) + b"\xff" * count, "little") for count in range(9)]
+_LAST_BYTES = _numpy and _numpy.array([_word(b"\0" * (8 - count) + b"\xff" * count) for count in range(9)])
+_STOPS = _numpy and _numpy.array([_word(b"\0" * count + b"\x80") for count in range(8)])
+_DURATION, _CORRELATION = b', "dur": ', b'"correlation": '
+_DURATION_LINE = _word(b' "dur": ')
 _NINE_TO_HIGH = _word(b"\x76" * 8)
 """Added to a byte of 0…9 it leaves the high bit alone; to 10…127 it sets it."""
 _PARALLEL = [
@@ -98,6 +102,24 @@ class _Heads(dict[bytes, int]):
         self.name: list[int] = [0]
         self.lane: list[int] = [0]
         self.flawed: set[int] = set()
+        self._arrays: tuple[Any, Any, Any] | None = None
+        self._distances: dict[bytes, Any] = {}
+
+    def distances(self, literal: bytes) -> Any:
+        """Return by number how far off a literal stood last time, to be read and written."""
+        known = self._distances.get(literal)
+        if known is None or len(known) < len(self.role):
+            grown = _numpy.zeros(len(self.role) + 1024, dtype="i8")
+            if known is not None:
+                grown[: len(known)] = known
+            known = self._distances[literal] = grown
+        return known
+
+    def tables(self) -> tuple[Any, Any, Any]:
+        """Return role, name and lane by number, as arrays."""
+        if self._arrays is None or len(self._arrays[0]) != len(self.role):
+            self._arrays = tuple(_numpy.array(table, dtype="i4") for table in (self.role, self.name, self.lane))
+        return self._arrays
 
     def __missing__(self, head: bytes) -> int:
         match = _HEAD.fullmatch(head)
@@ -135,9 +157,11 @@ class Scanner:
         self._is_collective: list[bool] = []
 
     def scan(self, block: bytes) -> None:
-        """Take a block that begins with ``␣␣{`` and ends after an event. Raises Unfamiliar, with nothing taken."""
+        """Take a block that begins with ``␣␣{`` and ends after an event, and PADDING.
+
+        Raises Unfamiliar, with nothing taken.
+        """
         np = self._numpy
-        block += _PADDING
         text = np.frombuffer(block, dtype=np.uint8)
         words = _words(np, block)
         ends = np.flatnonzero(text == _NEWLINE)
@@ -157,8 +181,8 @@ class Scanner:
         numbers = np.fromiter(map(self._heads.__getitem__, heads), dtype=np.int64, count=len(heads))
         kept = np.flatnonzero(numbers)
         if len(kept):
-            rows = _Rows(block, words, starts, ends)
-            rows.at(timed[kept])
+            rows = _Rows(block, words, self._heads)
+            rows.at(starts, ends, timed[kept], numbers[kept])
             start, duration = rows.times()
             following = np.append(starts[opening], len(block))[event[kept] + 1]
             correlation = rows.correlations(following)
@@ -170,22 +194,21 @@ class Scanner:
 
     def _take(self, numbers: Any, start: Any, duration: Any, correlation: Any) -> None:
         """Append the block's events to the columns."""
-        np, heads, columns = self._numpy, self._heads, self.columns
-        roles, names, lanes = (
-            np.array(table, dtype=np.int32)[numbers] for table in (heads.role, heads.name, heads.lane)
-        )
+        np, columns = self._numpy, self.columns
+        roles, names, lanes = self._heads.tables()
+        role_of_row = roles[numbers]
         for role in columns.roles:
-            chosen, spans = roles == role, columns.spans[role]
-            for column, values in (
-                (spans.name, names),
-                (spans.lane, lanes),
-                (spans.start, start),
-                (spans.duration, duration),
-                (spans.correlation, correlation),
-            ):
-                column.frombytes(values[chosen].tobytes())
-        if heads.flawed:
-            columns.bad_names += int(np.isin(numbers, list(heads.flawed)).sum())
+            chosen = np.flatnonzero(role_of_row == role)
+            if not len(chosen):
+                continue
+            spans, own = columns.spans[role], numbers[chosen]
+            spans.name.frombytes(names[own].tobytes())
+            spans.lane.frombytes(lanes[own].tobytes())
+            spans.start.frombytes(start[chosen].tobytes())
+            spans.duration.frombytes(duration[chosen].tobytes())
+            spans.correlation.frombytes(correlation[chosen].tobytes())
+        if self._heads.flawed:
+            columns.bad_names += int(np.isin(numbers, list(self._heads.flawed)).sum())
 
     def _take_messages(self, block: bytes, numbers: Any, start: Any, places: Iterable[tuple[int, int]]) -> None:
         """Read the messages of collectives that say them, from between each event's head and the next event."""
@@ -207,13 +230,13 @@ class Scanner:
 class _Rows:
     """The kept events of a block: where their lines are, and the numbers on them."""
 
-    def __init__(self, block: bytes, words: Any, starts: Any, ends: Any) -> None:
-        self.np, self.block, self.words = _numpy, block, words
-        self.starts, self.ends = starts, ends
+    def __init__(self, block: bytes, words: Any, heads: _Heads) -> None:
+        self.np, self.block, self.words, self.heads = _numpy, block, words, heads
 
-    def at(self, lines: Any) -> None:
-        """Set the lines that hold the events' times."""
-        self.lines, self.line_end = lines, self.ends[lines]
+    def at(self, starts: Any, ends: Any, lines: Any, numbers: Any) -> None:
+        """Set where all lines begin and end, which of them hold the events' times, and the events' heads."""
+        self.starts, self.ends, self.lines, self.line_end = starts, ends, lines, ends[lines]
+        self.numbers = numbers
 
     def times(self) -> tuple[Any, Any]:
         """Return start and duration in ns."""
@@ -221,34 +244,30 @@ class _Rows:
         until = self._before_comma(self.line_end)
         following = self.np.minimum(self.lines + 1, len(self.starts) - 1)
         next_line = self.starts[following]
-        own_line = self.words[next_line + 3] == _word(b' "dur": ')
+        own_line = self.words[next_line + 3] == _DURATION_LINE
         if own_line.all():
             duration_at = next_line + len('    "dur": ')
             return self._decimals(time_at, until), self._decimals(duration_at, self._before_comma(self.ends[following]))
-        if own_line.any():
-            raise Unfamiliar
-        comma = self._places(time_at, until, b', "dur": ')
+        comma = self._places(time_at, until, _DURATION)
         if (comma < 0).any():
             raise Unfamiliar
-        return self._decimals(time_at, comma), self._decimals(comma + len(', "dur": '), until)
+        return self._decimals(time_at, comma), self._decimals(comma + len(_DURATION), until)
 
     def correlations(self, following: Any) -> Any:
         """Return each event's correlation, -1 where it has none; ``following`` is where the next event begins."""
         np = self.np
-        found = self._places(self.line_end, following, b'"correlation": ')
-        values = np.full(len(found), -1, dtype=np.int64)
-        have = np.flatnonzero(found >= 0)
-        if len(have):
-            at = found[have] + len('"correlation": ')
-            here = self.words[at] ^ _ZEROS
-            # The lowest byte that is not a digit ends the number; none of eight means that it is longer.
-            stop = ((here + _NINE_TO_HIGH) | here) & _HIGH_BITS
-            if (stop == 0).any():
-                raise Unfamiliar
-            lowest = stop & (~stop + np.uint64(1))
-            width = np.log2(lowest.astype(np.float64)).astype(np.int64) // 8
-            values[have] = self._integers(at, at + width)
-        return values
+        found = self._places(self.line_end, following, _CORRELATION)
+        have = found >= 0
+        at = np.where(have, found + len(_CORRELATION), 0)
+        here = self.words[at] ^ _ZEROS
+        # The lowest byte that is not a digit ends the number; none of eight means that it is longer.
+        stop = ((here + _NINE_TO_HIGH) | here) & _HIGH_BITS
+        lowest = stop & (~stop + np.uint64(1))
+        width = np.searchsorted(_STOPS, lowest)
+        if ((width == 0) | (width == 8))[have].any():
+            raise Unfamiliar
+        width[~have] = 0
+        return np.where(have, self._number(self.words[np.maximum(at + width, 8) - 8], width), -1)
 
     def _before_comma(self, end: Any) -> Any:
         return end - ((self.words[end - 1] & _ONE) == _COMMA)
@@ -256,27 +275,18 @@ class _Rows:
     def _places(self, from_: Any, until: Any, literal: bytes) -> Any:
         """Return where ``literal`` stands in each row's [from_, until), -1 where it does not.
 
-        Rows are alike: it mostly stands at the distance at which it stood in another row, so those are tried.
+        It mostly stands as far off as it did in the last event of the same head, so that is looked at first.
         """
         np = self.np
-        first, last = _word(literal[:8]), _word(literal[-8:])
-        places = np.full(len(from_), -1, dtype=np.int64)
-        left = np.arange(len(from_))
-        for _ in range(8):
-            row = int(left[0])
-            place = self.block.find(literal, int(from_[row]), int(until[row]))
-            if place < 0:
-                break
-            at = np.minimum(from_[left] + (place - int(from_[row])), len(self.words) - 8)
-            hit = (self.words[at] == first) & (self.words[at + (len(literal) - 8)] == last) & (at < until[left])
-            places[left[hit]] = at[hit]
-            left = left[~hit]
-            if not len(left):
-                return places
-        places[left] = [
-            self.block.find(literal, a, b)
-            for a, b in zip(from_[left].tolist(), until[left].tolist())  # noqa: B905 (hot, and of one length)
-        ]
+        first, last, further = _word(literal[:8]), _word(literal[-8:]), len(literal) - 8
+        distance = self.heads.distances(literal)
+        places = np.minimum(from_ + distance[self.numbers], len(self.words) - len(literal))
+        hit = (self.words[places] == first) & (self.words[places + further] == last) & (places < until)
+        for row in np.flatnonzero(~hit).tolist():
+            begin = int(from_[row])
+            places[row] = place = self.block.find(literal, begin, int(until[row]))
+            if place >= 0:
+                distance[self.numbers[row]] = place - begin
         return places
 
     def _decimals(self, start: Any, end: Any) -> Any:
@@ -290,8 +300,10 @@ class _Rows:
                 raise Unfamiliar
             return self._integers(start, end) * 1000
         value = self._number((last & _THREE_LAST) | ((last & _FOUR) << _BYTE), np.minimum(width - 1, 7))
-        longer = np.flatnonzero(width > 8)
-        if len(longer):
+        longer = width > 8
+        if longer.all():
+            value += self._integers(start, end - 8) * 10_000_000
+        elif longer.any():
             value[longer] += self._integers(start[longer], end[longer] - 8) * 10_000_000
         return value
 
@@ -312,13 +324,18 @@ class _Rows:
         The digits are added up in parallel inside a 64-bit word: pairs, then fours, then eight (the usual
         trick; a text's last digit is a little-endian word's highest byte).
         """
-        np = self.np
-        digits = (digits ^ _ZEROS) & np.array(_LAST_BYTES, dtype=np.uint64)[count]
+        digits = (digits ^ _ZEROS) & _LAST_BYTES[count]
         if (((digits + _NINE_TO_HIGH) | digits) & _HIGH_BITS).any():
             raise Unfamiliar
+        if (digits == digits[0]).all():
+            # The upper digits of times mostly are: then one is worked out for all.
+            return self.np.full(len(digits), self._parallel(digits[:1])[0])
+        return self._parallel(digits)
+
+    def _parallel(self, digits: Any) -> Any:
         for shift, factor, mask in _PARALLEL:
             digits = (digits * factor + (digits >> shift)) & mask
-        return digits.astype(np.int64)
+        return digits.astype(self.np.int64)
 
 
 def available() -> bool:

@@ -16,7 +16,7 @@ from statistics import median
 
 from opsctl.trace.categories import Categories
 from opsctl.trace.events import Role
-from opsctl.trace.grouping import extents
+from opsctl.trace.grouping import extents, look_up, pick
 from opsctl.trace.markers import DECODE, UNKNOWN, Marker, read_marker
 from opsctl.trace.reading import TraceFile
 from opsctl.trace.work import Work
@@ -94,9 +94,9 @@ def _by_markers(file: TraceFile, work: Work, markers: list[tuple[int, Marker]]) 
             for correlation, start in zip(launches.correlation, launches.start, strict=True)
             if correlation >= 0
         }
-        of = [number.get(key, NO_STEP) for key in work.key]
+        of = look_up(number, work.key, NO_STEP)
     else:
-        of = [bisect_right(begins, key) - 1 for key in work.key]
+        of = [bisect_right(begins, key) - 1 for key in work.key]  # before the first: -1, NO_STEP
     method = markers[0][1].source + (", kernels by the launch that caused them" if work.on_device else "")
     return _stepping(method, work, of, [(marker.kind, marker.batch) for _, marker in markers])
 
@@ -162,18 +162,18 @@ def _by_gaps(work: Work) -> Stepping | None:
     return _stepping("pauses of the device", work, of, [(UNKNOWN, None)] * (count + 1))
 
 
-def _stepping(method: str, work: Work, of: list[int], kinds: Sequence[tuple[str, int | None]]) -> Stepping:
+def _stepping(method: str, work: Work, of: Sequence[int], kinds: Sequence[tuple[str, int | None]]) -> Stepping:
     """Number the steps that have work, in order, and find their extent and the time to the next."""
     extent = extents(of, work.start, work.duration)
     order = sorted(extent)
     renumbered = {number: index for index, number in enumerate(order)}
-    renumbered[NO_STEP] = NO_STEP
     steps = [Step(*kinds[number], *extent[number]) for number in order]
     for number, (step, following) in zip(order, pairwise(steps), strict=False):
         adjacent = renumbered.get(number + 1) == renumbered[number] + 1
         if adjacent and (following.kind, following.batch) == (step.kind, step.batch) and following.first > step.first:
             step.wall = following.first - step.first
-    return Stepping(method, steps, [renumbered[number] for number in of])
+    table = [renumbered.get(number, NO_STEP) for number in range(len(kinds))]
+    return Stepping(method, steps, pick([*table, NO_STEP], of))  # NO_STEP is -1: the table's last entry
 
 
 def unsteady_at_first(times: Sequence[int]) -> int:

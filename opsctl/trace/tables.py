@@ -26,8 +26,7 @@ _CAPTURED_EVERY = 8
 
 def steady_verdict(result: RankResult) -> tuple[str, str]:
     """Return ``steady`` or ``inconclusive``, and why: the spread of the steps' times against their count."""
-    times = _walls(result.steady) or [step.span for step in result.steady]
-    found = spread(times)
+    found = spread(wall_times(result.steady))
     if found.count < _ENOUGH_STEPS:
         return "inconclusive", f"{found.count} timed steady steps, wanted at least {_ENOUGH_STEPS}: record for longer"
     if found.error > _ENOUGH_CERTAINTY:
@@ -59,27 +58,31 @@ def step_groups(result: RankResult) -> dict[str, Any]:
     return document
 
 
-def _walls(steps: Sequence[Step]) -> list[int]:
-    return [step.wall for step in steps if step.wall is not None]
+def wall_times(steps: Sequence[Step]) -> list[int]:
+    """Return the times to the next step, where any step has one; else from the first to the last work of each."""
+    return [step.wall for step in steps if step.wall is not None] or [step.span for step in steps]
+
+
+def idle_times(result: RankResult) -> list[int]:
+    """Return wall minus busy of the steady steps that have a time to the next; else what their work leaves idle."""
+    pairs = list(zip(result.steady, result.occupancy, strict=True))
+    timed = [(step.wall, found.busy) for step, found in pairs if step.wall is not None]
+    return [max(0, wall - busy) for wall, busy in timed or [(step.span, found.busy) for step, found in pairs]]
 
 
 def _timing(steps: Sequence[Step]) -> dict[str, Any]:
     """Return wall times; where no step is followed by one of its kind, the extent of each step's own work."""
-    walls = _walls(steps)
+    known = any(step.wall is not None for step in steps)
+    walls = wall_times(steps)
     return {
-        "wall_us": spread(walls or [step.span for step in steps]).document(),
-        "wall_is": "time to the next step" if walls else "first to last work of a step",
-        "timed": len(walls) or len(steps),
+        "wall_us": spread(walls).document(),
+        "wall_is": "time to the next step" if known else "first to last work of a step",
+        "timed": len(walls),
     }
 
 
 def _steady(result: RankResult) -> dict[str, Any]:
     verdict, reason = steady_verdict(result)
-    timed = [
-        (step.wall, found.busy)
-        for step, found in zip(result.steady, result.occupancy, strict=True)
-        if step.wall is not None
-    ] or [(step.span, found.busy) for step, found in zip(result.steady, result.occupancy, strict=True)]
     return _timing(result.steady) | {
         "used": len(result.steady),
         "dropped": result.dropped,
@@ -88,7 +91,7 @@ def _steady(result: RankResult) -> dict[str, Any]:
         else None,
         "busy_us": spread([found.busy for found in result.occupancy]).document(),
         "sum_us": spread([sum(found.total) for found in result.occupancy]).document(),
-        "idle_us": spread([max(0, wall - busy) for wall, busy in timed]).document(),
+        "idle_us": spread(idle_times(result)).document(),
         "verdict": verdict,
         "verdict_because": reason,
     }
