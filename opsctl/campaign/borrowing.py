@@ -45,6 +45,8 @@ class Borrowing:
     serving: str | None = None
     touched: bool = False
     restoring: bool = False
+    restore_wanted: bool = True
+    """False where production was found down and is to stay so (`--if-down leave`)."""
     installed: dict[str, str] = field(default_factory=dict)
     """Variants that this run put on the host: service name -> unit."""
     phase: str = ""

@@ -89,6 +89,10 @@ def borrow(
         ),
     )
     heartbeat.start()
+    if prepared.serving:
+        recorder.journal.hold(
+            recorder.run, prepared.host.name, prepared.serving, str(prepared.services[prepared.serving].role)
+        )
     return Borrowing(
         host=prepared.host,
         recorder=recorder,
@@ -100,6 +104,7 @@ def borrow(
         hung_on=prepared.hung_on,
         serving=prepared.serving,
         touched=prepared.touched,
+        restore_wanted=prepared.restore_wanted,
     )
 
 
@@ -127,7 +132,8 @@ def carry_out(b: Borrowing, prepared: Prepared, policy: Policy) -> HostOutcome:
         return HostOutcome(b.name, ExitCode.PRODUCTION_NOT_VERIFIED, trouble, _guard_words(b))
     finally:
         b.heartbeat.stop()
-    return HostOutcome(b.name, _code(b, failure), failure, f"{b.production.name} serves, verified")
+    words = "serves, verified" if b.restore_wanted else "is left down, as it was found"
+    return HostOutcome(b.name, _code(b, failure), failure, f"{b.production.name} {words}")
 
 
 def _make_ready(b: Borrowing, prepared: Prepared) -> None:

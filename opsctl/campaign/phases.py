@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from opsctl.campaign import swap
 from opsctl.campaign.borrowing import Borrowing
 from opsctl.campaign.steps import PlannedStep, failed_whole, run_step
-from opsctl.errors import HostError, LeaseError, NotReady, OpsctlError
+from opsctl.errors import Interrupted, NotReady, OpsctlError
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.playbook.steps import NOTHING
 from opsctl.results import State, StepResult
@@ -127,15 +127,18 @@ def _run_one(b: Borrowing, phase: PlannedPhase, step: PlannedStep) -> State:
         b.holds(step.id, "stage")
     try:
         result = run_step(b, step)
-    except (LeaseError, HostError) as error:
+    except OpsctlError as error:
         # Where the link or the lease went, nobody knows how the step ended: its unit may still run.
-        result = failed_whole(step, str(error), State.INCONCLUSIVE)
-        journal.step_state(b.run, b.name, step.ordinal, step.position, State.INCONCLUSIVE, result=result)
+        state = State.SKIPPED if isinstance(error, Interrupted) else State.INCONCLUSIVE
+        result = failed_whole(step, str(error), state)
+        journal.step_state(b.run, b.name, step.ordinal, step.position, state, result=result)
         raise
     finally:
         if phase.service is None:
             b.holds(None, "nobody")
     journal.step_state(b.run, b.name, step.ordinal, step.position, State.VERIFYING, result=result)
+    if result.environment:
+        journal.update_host(b.run, b.name, environment=result.environment)
     journal.step_state(b.run, b.name, step.ordinal, step.position, result.state, result=result)
     verified = sum(cell.state is State.VERIFIED for cell in result.cells)
     b.say(

@@ -86,6 +86,9 @@ def prepare(definition: Definition, host: Host, recorder: Recorder) -> Prepared:
         services=services,
         hung_on=hung_on,
         serving=production.name if status.active else None,
+        # What was found down must be brought up, or left alone: it cannot just be verified.
+        touched=not found.serving,
+        restore_wanted=found.serving or definition.request.if_down != "leave",
         engine_version=found.version,
         trace_dir=f"{host.state_dir}/runs/{recorder.run}/traces",
     )

@@ -24,6 +24,9 @@ def give_back(b: Borrowing, *, history: LoadHistory, kill_foreign: bool) -> None
     """
     b.restoring = True
     b.phase, b.step = "", ""
+    if not b.restore_wanted:
+        _leave_down(b, kill_foreign=kill_foreign)
+        return
     b.say("restore.begun", f"restoring {b.production.name}", service=b.production.name)
     ready = _restore(b, history, kill_foreign=kill_foreign) if b.touched else swap.verify(b, b.production)
     _start_hung_on(b)
@@ -47,6 +50,14 @@ def give_back(b: Borrowing, *, history: LoadHistory, kill_foreign: bool) -> None
     _release(b)
 
 
+def _leave_down(b: Borrowing, *, kill_foreign: bool) -> None:
+    """End what this run started and nothing else: production was found down, and is to stay so."""
+    b.say("restore.begun", f"{b.production.name} was found down and is left so", service=b.production.name)
+    _clear_the_way(b, kill_foreign=kill_foreign)
+    variantunits.remove_installed(b)
+    _release(b)
+
+
 def _restore(b: Borrowing, history: LoadHistory, *, kill_foreign: bool) -> Ready:
     pause = limits.RESTORE_PAUSE
     for attempt in range(1, limits.RESTORE_ATTEMPTS + 1):
@@ -64,6 +75,7 @@ def _restore(b: Borrowing, history: LoadHistory, *, kill_foreign: bool) -> Ready
             )
             if attempt == limits.RESTORE_ATTEMPTS:
                 raise
+            b.serving = None
             b.progress("restore.attempt", f"trying again in {format_duration(pause)}")
             b.heartbeat.wait(pause)
             b.heartbeat.check()

@@ -16,7 +16,7 @@ from opsctl.campaign.borrowing import Borrowing
 from opsctl.campaign.collecting import collect_folder
 from opsctl.campaign.endings import Ending, Tail, with_ending
 from opsctl.deadline import Deadline
-from opsctl.errors import DeadlineExceeded, Interrupted, StageError
+from opsctl.errors import DeadlineExceeded, Interrupted, OpsctlError, StageError
 from opsctl.host.protocol import TransientUnit
 from opsctl.payload import build_zipapp
 from opsctl.results import Cell, State, StepResult
@@ -59,7 +59,8 @@ def step_slug(step: str) -> str:
 def run_step(b: Borrowing, step: PlannedStep) -> StepResult:
     """Run a step to its verdict; what it could not do is in the result, cell by cell.
 
-    Raises LeaseLost, TransportLost and Interrupted (after the unit was stopped and what it had was collected).
+    Cut short by a cancelled run or its own deadline, its unit is stopped and what it had is collected and judged.
+    Raises LeaseLost, TransportLost, and Interrupted when it had not begun.
     """
     stage = STAGE_BY_NAME[step.stage]
     try:
@@ -68,15 +69,11 @@ def run_step(b: Borrowing, step: PlannedStep) -> StepResult:
         return failed_whole(step, "; ".join(error.lines()))
     _start(b, step, invocation)
     tail = Tail(f"{step.context.folder}/results.jsonl")
-    interrupted: Interrupted | None = None
-    late: DeadlineExceeded | None = None
+    cut_short: OpsctlError | None = None
     try:
         _follow(b, step, invocation, tail)
-    except Interrupted as error:
-        interrupted = error
-    except DeadlineExceeded as error:
-        late = error
-    if interrupted or late:
+    except (Interrupted, DeadlineExceeded) as error:
+        cut_short = error
         stop_stage(b, step.unit)
     status = b.persist("end of the stage", lambda: b.host.systemd().status(step.unit, deadline=b.call("status")))
     b.persist("last results", lambda: tail.read(b.host))
@@ -84,12 +81,8 @@ def run_step(b: Borrowing, step: PlannedStep) -> StepResult:
         "artifacts",
         lambda: collect_folder(b.host, step.context.folder, step.folder, invocation.collect),
     )
-    ending = Ending(step.unit, status, tail.records, artifacts, step.collect_into, interrupted or late)
-    result = with_ending(stage.judge(step.options, step.context, step.cells, tail.records), ending)
-    if interrupted:
-        b.recorder.journal.step_state(b.run, b.name, step.ordinal, step.position, result.state, result=result)
-        raise interrupted
-    return result
+    ending = Ending(step.unit, status, tail.records, artifacts, step.collect_into, cut_short)
+    return with_ending(stage.judge(step.options, step.context, step.cells, tail.records), ending)
 
 
 def failed_whole(step: PlannedStep, reason: str, state: State = State.FAILED) -> StepResult:
