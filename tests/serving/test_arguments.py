@@ -100,7 +100,7 @@ def test_differences_go_argument_by_argument() -> None:
         "8",
         "--port",
         "2",
-        "--trust-remote-code",
+        "--async-scheduling",
     )
     assert differences(BASE, after, Engine.VLLM) == (
         "~ -tp 8 → --tensor-parallel-size 8",

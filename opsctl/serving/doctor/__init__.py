@@ -1,0 +1,113 @@
+"""Is this host fit to have its production taken down and brought back? Every answer with its reason.
+
+``examine`` looks, without touching anything; the modules beside it judge what was seen, and are pure. A look
+that fails is an unknown check, never a passed one; only the loss of the link is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from opsctl.deadline import Deadline
+from opsctl.errors import HostRebooted, OpsctlError, TransportLost
+from opsctl.host.protocol import Host, Systemd
+from opsctl.playbook.models import Role
+from opsctl.playbook.resolved import ResolvedService
+from opsctl.serving.doctor import looking
+from opsctl.serving.doctor.checks import Check, Verdict, ok, unknown, warning
+from opsctl.serving.doctor.gpu import judge_gpus, judge_topology
+from opsctl.serving.doctor.place import judge_kernel_log, judge_model, judge_port, judge_space, judge_tools
+from opsctl.serving.doctor.unit import judge_unit
+from opsctl.serving.loads import LoadHistory
+
+TEMPORARY = "/tmp"  # noqa: S108 - the host's, where vLLM writes traces before they are compressed
+
+__all__ = ["Check", "Verdict", "examine", "worst"]
+
+
+def examine(
+    host: Host,
+    services: Sequence[ResolvedService],
+    systemd: Systemd,
+    *,
+    deadline: Deadline,
+    history: LoadHistory | None = None,
+    kill_foreign: bool = False,
+) -> tuple[Check, ...]:
+    """Look at a host and at the services on it. Raises TransportLost and HostRebooted only."""
+    production = [service for service in services if service.role is Role.PRODUCTION]
+    variants = [service for service in services if service.role is Role.VARIANT]
+    ranks = max((service.tensor_parallel or 0 for service in production), default=0) or None
+
+    def gpus() -> list[Check]:
+        seen = looking.gpus(host, deadline)
+        ours = [*(service.unit for service in services), "opsctl-*"]
+        return judge_gpus(seen.reading, seen.processes, ours=ours, ranks=ranks, kill_foreign=kill_foreign) + (
+            [judge_topology(looking.topology(host, deadline), len(seen.reading.gpus))] if seen.reading.gpus else []
+        )
+
+    def place() -> list[Check]:
+        profiled = any(service.profiler for service in variants)
+        spaces = looking.spaces(host, (host.state_dir, TEMPORARY), deadline)
+        return [
+            *judge_space(spaces, state_dir=host.state_dir, temporary=TEMPORARY, ranks=ranks or 1, profiled=profiled),
+            *judge_kernel_log(looking.kernel_log(host, deadline)),
+            *judge_tools(looking.tools(host, deadline)),
+        ]
+
+    checks = [*_try("gpus", gpus), *_try("disk and kernel", place)]
+    for service in production:
+        checks += _try(f"unit {service.unit}", partial(_unit, host, service, systemd, deadline))
+        checks.append(_load_time(history, service))
+    for service in variants:
+        checks += _try(f"variant {service.name}", partial(_variant, host, service, deadline))
+    return tuple(checks)
+
+
+def worst(checks: Sequence[Check]) -> Verdict:
+    """Return the verdict that stands for all: stop, else warning, else unknown, else ok."""
+    present = {check.verdict for check in checks}
+    return next((one for one in (Verdict.STOP, Verdict.WARNING, Verdict.UNKNOWN) if one in present), Verdict.OK)
+
+
+def _try(name: str, look: Callable[[], list[Check]]) -> list[Check]:
+    try:
+        return look()
+    except (TransportLost, HostRebooted):
+        raise
+    except OpsctlError as error:
+        return [unknown(name, f"could not be looked at: {error.message}", error.hint or "")]
+
+
+def _unit(host: Host, service: ResolvedService, systemd: Systemd, deadline: Deadline) -> list[Check]:
+    facts = looking.unit(host, service, systemd, deadline)
+    checks = judge_unit(service, facts)
+    if facts.status.load_state == "loaded":
+        port, listeners = looking.listeners(host, service, deadline)
+        checks.append(judge_port(service, port, listeners, active=facts.status.active))
+        model, available = looking.model(host, facts.status, deadline)
+        if model is not None:
+            checks.append(judge_model(model, available=available))
+        checks += looking.key_file(host, service, deadline)
+    return checks
+
+
+def _variant(host: Host, service: ResolvedService, deadline: Deadline) -> list[Check]:
+    if not service.exec_prefix:
+        return []
+    name, program = f"variant {service.name}", service.exec_prefix[0]
+    if looking.has_program(host, program, deadline):
+        return [ok(name, f"{program} is on the host")]
+    return [warning(name, f"{program} is not on the host", f"install it, or leave out exec-prefix of {service.name}")]
+
+
+def _load_time(history: LoadHistory | None, service: ResolvedService) -> Check:
+    name = f"load time of {service.name}"
+    estimate = history.estimate(host=service.host, service=service.name) if history is not None else None
+    if estimate is None:
+        return unknown(name, "no earlier load of it on this host")
+    if estimate.slowest > service.readiness.limit:
+        reason = f"{estimate}, the slowest beyond readiness.limit"
+        return warning(name, reason, f"raise readiness.limit of {service.name}")
+    return ok(name, str(estimate))

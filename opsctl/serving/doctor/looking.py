@@ -1,0 +1,191 @@
+"""Reading what the doctor judges. Every reading is bounded; none touches anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from opsctl.deadline import Deadline
+from opsctl.host.protocol import Host, Systemd, UnitStatus
+from opsctl.playbook.models import Engine
+from opsctl.playbook.resolved import ResolvedService
+from opsctl.serving.arguments import flag_value
+from opsctl.serving.doctor.checks import Check, ok, stop, warning
+from opsctl.serving.doctor.gpu import parse_topology
+from opsctl.serving.doctor.place import Listener, ModelFiles, Space, parse_df, parse_ss
+from opsctl.serving.doctor.unit import UnitFacts
+from opsctl.serving.gpus import GpuProcess, GpuReading, identify, read_gpus, unit_of
+from opsctl.serving.observing import observe
+
+LIMIT = 15.0
+"""Seconds for one reading."""
+
+
+@dataclass(frozen=True)
+class GpusSeen:
+    """A reading, and its processes with their units."""
+
+    reading: GpuReading
+    processes: tuple[GpuProcess, ...]
+
+
+def gpus(host: Host, deadline: Deadline) -> GpusSeen:
+    """Read every GPU and who holds it. A process that /proc does not show keeps its bare pid."""
+    reading = read_gpus(host, deadline=deadline)
+    named = identify(host, reading.processes, deadline=deadline)
+    shown = {process.pid for process in named}
+    return GpusSeen(reading, (*named, *(one for one in reading.processes if one.pid not in shown)))
+
+
+def topology(host: Host, deadline: Deadline) -> dict[tuple[int, int], str]:
+    """Read how the GPUs are joined; empty where nvidia-smi does not say."""
+    return parse_topology(_text(host, ["nvidia-smi", "topo", "-m"], deadline) or "")
+
+
+def _text(host: Host, argv: Sequence[str], deadline: Deadline, *, statuses: tuple[int, ...] = (0,)) -> str | None:
+    """Return what a program printed, or None when it is not there or ended badly."""
+    said = host.run(argv, deadline=deadline.within(LIMIT, argv[0]), check=False)
+    return said.text if said.exit_status in statuses else None
+
+
+def spaces(host: Host, paths: Sequence[str], deadline: Deadline) -> list[Space]:
+    """Read the free space of each path; for one that does not exist yet, of its nearest parent."""
+    script = """
+for path in "$@"; do
+  at=$path; while [ ! -e "$at" ] && [ "$at" != / ]; do at=$(dirname "$at"); done
+  printf '%s\\t%s\\n' "$path" "$(df -P -B1 "$at" | tail -n 1)"
+done"""
+    return parse_df(_text(host, ["sh", "-c", script, "df", *paths], deadline) or "")
+
+
+def kernel_log(host: Host, deadline: Deadline) -> str | None:
+    """Read the kernel's lines since boot that name a GPU or a disk; "" where there are none, None if not readable."""
+    script = """
+lines=$(journalctl -k -b -q --no-pager -o short-iso 2>/dev/null) || lines=$(dmesg 2>/dev/null) || exit 9
+[ -n "$lines" ] || dmesg >/dev/null 2>&1 || exit 9
+printf '%s\\n' "$lines" | grep -E -i 'NVRM|I/O error|EXT4-fs error|XFS .*error|nvme.*timeout' | tail -n 200
+exit 0"""
+    return _text(host, ["sh", "-c", script], deadline)
+
+
+def tools(host: Host, deadline: Deadline) -> tuple[str, ...]:
+    """Return which of the tools that the guard and the stages use are there."""
+    script = 'for one in "$@"; do command -v "$one" >/dev/null 2>&1 && echo "$one"; done; exit 0'
+    wanted = ("curl", "flock", "nvidia-smi", "fincore", "ss", "nsys")
+    return tuple((_text(host, ["sh", "-c", script, "tools", *wanted], deadline) or "").split())
+
+
+def has_program(host: Host, program: str, deadline: Deadline) -> bool:
+    """Return whether a program can be run."""
+    return _text(host, ["sh", "-c", 'command -v "$1"', "sh", program], deadline) is not None
+
+
+def unit(host: Host, service: ResolvedService, systemd: Systemd, deadline: Deadline) -> UnitFacts:
+    """Read a production unit, its process, and the versions on disk and in memory."""
+    status = systemd.status(service.unit, deadline=deadline.within(LIMIT, f"reading {service.unit}"))
+    if status.load_state != "loaded":
+        return UnitFacts(status)
+    cmdline = environ = None
+    if status.main_pid:
+        cmdline = _nul_separated(host, f"/proc/{status.main_pid}/cmdline", deadline)
+        environ = _nul_separated(host, f"/proc/{status.main_pid}/environ", deadline)
+    running = observe(host, service, deadline=deadline).version if status.active else None
+    return UnitFacts(
+        status,
+        cmdline=cmdline,
+        environ=frozenset(environ) if environ is not None else None,
+        installed_version=_installed_version(host, service, status, deadline),
+        running_version=running,
+    )
+
+
+def _nul_separated(host: Host, path: str, deadline: Deadline) -> tuple[str, ...] | None:
+    said = host.run(["cat", path], deadline=deadline.within(LIMIT, path), check=False)
+    if said.exit_status != 0 or not said.stdout:
+        return None
+    return tuple(said.stdout.rstrip(b"\0").decode(errors="surrogateescape").split("\0"))
+
+
+def _installed_version(host: Host, service: ResolvedService, status: UnitStatus, deadline: Deadline) -> str | None:
+    """Return the engine's version by its package's own folder: importing it would take ten seconds."""
+    program = next((word for line in status.exec_start for word in line if word.startswith("/")), None)
+    if program is None:
+        return None
+    script = """
+for one in "${1%/*}"/../lib/python3*/site-packages/"$2"-*.dist-info; do [ -d "$one" ] && echo "${one##*/}"; done
+exit 0"""
+    package = "vllm" if service.engine is Engine.VLLM else "sglang"
+    listed = _text(host, ["sh", "-c", script, "sh", program, package], deadline) or ""
+    found = re.findall(rf"^{package}-(\S+)\.dist-info$", listed, re.MULTILINE)
+    return found[0] if len(found) == 1 else None
+
+
+def listeners(host: Host, service: ResolvedService, deadline: Deadline) -> tuple[int, list[Listener] | None]:
+    """Return the service's port and who listens on it, with units; None where ss is not there."""
+    parts = urlsplit(service.url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    text = _text(host, ["ss", "-Hltnp", f"sport = :{port}"], deadline)
+    if text is None:
+        return port, None
+    found = parse_ss(text)
+    cgroups = {one.pid: _unit_of_pid(host, one.pid, deadline) for one in found if one.pid}
+    return port, [Listener(one.pid, one.program, cgroups.get(one.pid, "")) for one in found]
+
+
+def _unit_of_pid(host: Host, pid: int, deadline: Deadline) -> str:
+    found = identify(host, [GpuProcess(pid)], deadline=deadline)
+    return unit_of(found[0].cgroup) if found else ""
+
+
+def model(host: Host, status: UnitStatus, deadline: Deadline) -> tuple[ModelFiles | None, int | None]:
+    """Return the model's files by the unit's command line, and the memory that is available in bytes."""
+    path = model_path(status.exec_start[0] if status.exec_start else ())
+    if path is None:
+        return None, None
+    script = """
+grep MemAvailable /proc/meminfo | tr -dc '0-9'; echo
+[ -e "$1" ] || exit 0
+[ -r "$1" ] && [ -x "$1" ] || { echo unreadable; exit 0; }
+set -- "$1"/*.safetensors "$1"/*.bin "$1"/*.gguf
+for file; do
+  [ -e "$file" ] || continue
+  [ -r "$file" ] || { echo unreadable; exit 0; }
+  stat -L -c 'size %s' "$file"
+done
+command -v fincore >/dev/null 2>&1 || exit 0
+for file; do [ -e "$file" ] && fincore -b -n -r -o RES "$file" | sed 's/^ */cached /'; done
+exit 0"""
+    text = _text(host, ["sh", "-c", script, "model", path], deadline) or ""
+    available, _, rest = text.partition("\n")
+    sizes = [int(number) for number in re.findall(r"^size (\d+)$", rest, re.MULTILINE)]
+    cached = [int(number) for number in re.findall(r"^cached (\d+)$", rest, re.MULTILINE)]
+    readable = False if "unreadable" in rest else True if sizes else None
+    files = ModelFiles(path, readable, sum(sizes), sum(cached) if cached else None)
+    return files, int(available) * 1024 if available.isdigit() else None
+
+
+def model_path(argv: Sequence[str]) -> str | None:
+    """Return the model's folder by a server's command line, when it is a path."""
+    words = list(argv)
+    named = [flag_value(words, "model", Engine.VLLM), flag_value(words, "model-path", Engine.SGLANG)]
+    if "serve" in words[:-1]:
+        named.append(words[words.index("serve") + 1])
+    return next((word for word in named if word and word.startswith("/")), None)
+
+
+def key_file(host: Host, service: ResolvedService, deadline: Deadline) -> list[Check]:
+    """Look at the API key's file without reading it."""
+    if service.api_key_file is None:
+        return []
+    name = f"key file of {service.name}"
+    mode = _text(host, ["stat", "-L", "-c", "%a %s", "--", service.api_key_file], deadline)
+    if mode is None:
+        return [stop(name, f"{service.api_key_file} is not there", "api-key-file is a path on the host")]
+    bits, _, size = mode.partition(" ")
+    if size == "0":
+        return [stop(name, f"{service.api_key_file} is empty")]
+    if int(bits, 8) & 0o004:
+        return [warning(name, f"{service.api_key_file} can be read by everybody", f"chmod 600 {service.api_key_file}")]
+    return [ok(name, service.api_key_file)]

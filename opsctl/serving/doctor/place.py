@@ -1,0 +1,181 @@
+"""Disk, memory, model, port, kernel log and tools of a host. Pure: what commands printed in, checks out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opsctl.playbook.resolved import ResolvedService
+from opsctl.quantities import format_size
+from opsctl.serving.doctor.checks import Check, ok, stop, unknown, warning
+
+RAW_TRACE = 1.3 * 2**30
+"""Bytes of one rank's trace before gzip (1.3 GB seen); vLLM writes it to the temporary folder first."""
+COMPRESSION = 8.0
+LEAST = 1 << 30
+"""Bytes that results of any campaign need."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Free and whole bytes of a path's file system."""
+
+    path: str
+    mount: str
+    free: int
+    total: int
+
+
+def parse_df(text: str) -> list[Space]:
+    """Parse ``df -P -B1 PATH…`` with the asked paths put before it, a line each: ``path<TAB>df's line``."""
+    found = []
+    for line in text.splitlines():
+        path, _, rest = line.partition("\t")
+        fields = rest.split()
+        if len(fields) >= 6 and fields[1].isdigit() and fields[3].isdigit():
+            found.append(Space(path, " ".join(fields[5:]), int(fields[3]), int(fields[1])))
+    return found
+
+
+def judge_space(spaces: Sequence[Space], *, state_dir: str, temporary: str, ranks: int, profiled: bool) -> list[Check]:
+    """Judge whether results, and traces where a profile is planned, fit."""
+    checks = []
+    by_path = {space.path: space for space in spaces}
+    needs = {
+        state_dir: LEAST + (ranks * RAW_TRACE / COMPRESSION if profiled else 0),
+        temporary: ranks * RAW_TRACE if profiled else LEAST / 8,
+    }
+    for path, need in needs.items():
+        name = f"disk space of {path}"
+        space = by_path.get(path)
+        if space is None:
+            checks.append(unknown(name, "df does not say"))
+        elif space.free < LEAST / 8:
+            checks.append(
+                stop(name, f"{format_size(space.free)} free on {space.mount}", "free some: results would be lost")
+            )
+        elif space.free < need:
+            reason = f"{format_size(space.free)} free on {space.mount}, {format_size(need)} may be needed"
+            why = f"8 × a trace's size for {ranks} ranks" if profiled else "results"
+            checks.append(warning(name, reason, f"free some: {why}"))
+        else:
+            checks.append(ok(name, f"{format_size(space.free)} free on {space.mount}"))
+    return checks
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """What was seen of a model's folder. ``cached`` bytes are in the page cache; None: not known."""
+
+    path: str
+    readable: bool | None
+    size: int = 0
+    cached: int | None = None
+
+
+def judge_model(model: ModelFiles, *, available: int | None) -> Check:
+    """Say whether the model can be read, and how much of it is in memory already."""
+    name = f"model {model.path}"
+    if model.readable is False:
+        return stop(name, "cannot be read", "see the mount, and the owner of the files")
+    if model.readable is None or not model.size:
+        return unknown(name, "no weights were seen there (a name on the hub, or another format)")
+    if model.cached is None:
+        return ok(name, f"{format_size(model.size)}, page cache not known (no fincore)")
+    share = model.cached / model.size
+    reason = f"{format_size(model.size)}, {share:.0%} in the page cache"
+    if share < 0.5 and available is not None and model.size > available:
+        return warning(
+            name, f"{reason}, {format_size(available)} of memory available", "every load reads the disk again"
+        )
+    return ok(name, reason)
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who listens on a port. ``pid`` 0: not known."""
+
+    pid: int = 0
+    program: str = ""
+    unit: str = ""
+
+
+_PID = re.compile(r'\("(?P<program>[^"]*)",pid=(?P<pid>\d+)')
+
+
+def parse_ss(text: str) -> list[Listener]:
+    """Parse ``ss -Hltnp``: one listener a process, or one without a name where the user may not see it."""
+    found = []
+    for line in text.splitlines():
+        if line.strip():
+            owners = [Listener(int(match["pid"]), match["program"]) for match in _PID.finditer(line)]
+            found += owners or [Listener()]
+    return found
+
+
+def judge_port(service: ResolvedService, port: int, listeners: Sequence[Listener] | None, *, active: bool) -> Check:
+    """Say whether the service's port is its own."""
+    name = f"port {port} of {service.name}"
+    if listeners is None:
+        return unknown(name, "ss is not on the host")
+    foreign = [listener for listener in listeners if listener.unit and listener.unit != service.unit]
+    if foreign:
+        held = ", ".join(f"pid {one.pid} ({one.program}) of {one.unit}" for one in foreign)
+        return stop(name, f"held by {held}", "two servers cannot have one port: see the service's url")
+    if not listeners:
+        reason = "nothing listens, though the unit is active" if active else "free"
+        return warning(name, reason, "it still loads, or listens elsewhere") if active else ok(name, reason)
+    if not active:
+        return stop(name, "held while the unit is down", "see `ss -ltnp`: what holds it must go first")
+    return ok(name, f"held by {service.unit}" if any(one.unit for one in listeners) else "held, by whom is not shown")
+
+
+XIDS = {
+    "13": "a kernel's fault (often software)",
+    "31": "a page fault (often software)",
+    "43": "a stopped channel (often software)",
+    "45": "a channel was removed (after another error)",
+    "48": "a double-bit ECC error",
+    "63": "a row was remapped",
+    "64": "a row could not be remapped",
+    "74": "an NVLink error",
+    "79": "the GPU fell off the bus",
+    "92": "many single-bit ECC errors",
+    "94": "a contained ECC error",
+    "95": "an uncontained ECC error",
+    "119": "the GPU's own processor does not answer",
+    "120": "the GPU's own processor failed",
+}
+LASTING = frozenset({"48", "64", "79", "95", "119", "120"})
+"""Xids after which a GPU is not to be trusted before a reset (NVIDIA's catalogue)."""
+_XID = re.compile(r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<number>\d+)")
+_DISK = re.compile(r"I/O error|EXT4-fs error|XFS .*(?:[Cc]orruption|error)|nvme.*timeout", re.IGNORECASE)
+
+
+def judge_kernel_log(text: str | None) -> list[Check]:
+    """Judge the kernel's lines since boot that name a GPU's or a disk's fault; None: it cannot be read."""
+    if text is None:
+        return [unknown("kernel log", "it cannot be read", "opsctl needs root, or the group systemd-journal")]
+    seen: dict[str, list[str]] = {}
+    for match in _XID.finditer(text):
+        seen.setdefault(match["number"], []).append(match["bus"])
+    checks = []
+    for number, buses in seen.items():
+        words = XIDS.get(number, "see NVIDIA's catalogue of Xids")
+        reason = f"Xid {number}, {words}: {len(buses)} × since boot, on {', '.join(sorted(set(buses)))}"
+        lasting = number in LASTING
+        checks.append(
+            stop("xid", reason, "reset the GPU or reboot before you measure") if lasting else warning("xid", reason)
+        )
+    if disk := [line.strip() for line in text.splitlines() if _DISK.search(line)]:
+        checks.append(warning("disk errors", f"{len(disk)} × since boot, such as: {disk[-1][-160:]}", "see smartctl"))
+    return checks or [ok("kernel log", "no Xid, ECC or disk error since boot")]
+
+
+def judge_tools(present: Sequence[str]) -> list[Check]:
+    """Say what the guard and the stages will miss."""
+    if "curl" in present:
+        return [ok("tools", f"{', '.join(present)}")]
+    reason = "no curl: a restore by the guard is recorded as started, unverified"
+    return [warning("tools", reason, "install curl on the host")]

@@ -1,0 +1,220 @@
+"""Whether a unit is fit to be taken down and brought back. Pure: what was seen in, checks out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opsctl.host.protocol import UnitStatus
+from opsctl.playbook.resolved import ResolvedService
+from opsctl.quantities import format_duration, format_size
+from opsctl.serving.arguments import flag_value
+from opsctl.serving.doctor.checks import Check, ok, stop, unknown, warning
+
+FOREVER = 2**64 - 1
+"""systemd's infinity."""
+READY_TIMEOUT = "VLLM_ENGINE_READY_TIMEOUT_S"
+READY_LEAST = 3600.0
+STEP_TIMEOUT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
+
+
+@dataclass(frozen=True)
+class UnitFacts:
+    """What was seen of one production unit. None: could not be seen."""
+
+    status: UnitStatus
+    cmdline: tuple[str, ...] | None = None
+    """Of the main process."""
+    environ: frozenset[str] | None = None
+    installed_version: str | None = None
+    """Of the environment on disk."""
+    running_version: str | None = None
+    """What the server says of itself."""
+
+
+def judge_unit(service: ResolvedService, facts: UnitFacts) -> list[Check]:
+    """Judge a production unit."""
+    name = f"unit {service.unit}"
+    status = facts.status
+    if status.load_state != "loaded":
+        hint = "see `systemctl list-unit-files`, and unit of the service in the inventory"
+        return [stop(name, f"load state {status.load_state}", hint)]
+    return [
+        _loaded(name, status),
+        _same_process(service, facts),
+        _same_version(service, facts),
+        *_sane(service, status),
+        _timeouts(service, status),
+        _hung_on(service, status),
+        *_profiled(service, status),
+    ]
+
+
+def _loaded(name: str, status: UnitStatus) -> Check:
+    if status.need_daemon_reload:
+        hint = "look at the edit, then `systemctl daemon-reload`: a restore would start something that never ran"
+        return stop(name, "edited on disk and not loaded since", hint)
+    if status.unit_file_state in {"masked", "bad"}:
+        return stop(name, f"its file is {status.unit_file_state}", f"systemctl unmask {status.name}")
+    if status.unit_file_state in {"disabled", "static", "indirect"}:
+        return warning(name, f"{status.unit_file_state}: a reboot does not start it (the guard would, during a lease)")
+    return ok(
+        name, f"loaded from {status.fragment_path}, {len(status.drop_in_paths)} drop-ins, {status.unit_file_state}"
+    )
+
+
+def _same_process(service: ResolvedService, facts: UnitFacts) -> Check:
+    name = f"process of {service.unit}"
+    if not facts.status.active:
+        return unknown(name, f"the unit is {facts.status.active_state}")
+    if facts.cmdline is None or len(facts.status.exec_start) != 1:
+        return unknown(name, "its command line cannot be read")
+    wanted = facts.status.exec_start[0]
+    if facts.cmdline and re.match(r"\w+::", facts.cmdline[0]):
+        return unknown(name, f"it renamed itself to {facts.cmdline[0]}, so its arguments cannot be compared")
+    if not ends_with(facts.cmdline, wanted):
+        hint = "the unit was edited after its start: restart it, or undo the edit. A restore must give back what ran"
+        return stop(name, f"runs {' '.join(facts.cmdline)[:200]}, the unit says {' '.join(wanted)[:200]}", hint)
+    changed = _changed_environment(facts)
+    if changed:
+        hint = "the unit's environment was edited after its start: a restore would start with another one"
+        return stop(name, f"runs without this environment of its unit: {', '.join(changed)}", hint)
+    return ok(name, f"pid {facts.status.main_pid} runs what the unit says")
+
+
+def _changed_environment(facts: UnitFacts) -> list[str]:
+    """Return names of the unit's variables that the process does not have so. A file may override them."""
+    if facts.environ is None or facts.status.properties.get("EnvironmentFiles"):
+        return []
+    return [entry.partition("=")[0] for entry in facts.status.environment if entry not in facts.environ]
+
+
+def ends_with(cmdline: Sequence[str], argv: Sequence[str]) -> bool:
+    """Return whether a process runs an ExecStart: the same words, behind an interpreter where it is a script.
+
+    Words with variables are expanded at the start; a whole ``$NAME`` may have become any number of words.
+    """
+    pattern = []
+    for word in argv[1:]:
+        if re.fullmatch(r"\$\w+", word):
+            pattern.append(r"(?:[^\0]*\0)*?")
+        else:
+            literal = re.split(r"(\$\{\w+\}|\$\$)", word)
+            pieces = [("\\$" if piece == "$$" else r"[^\0]*") if odd % 2 else re.escape(piece)
+                      for odd, piece in enumerate(literal)]  # fmt: skip
+            pattern.append("".join(pieces) + r"\0")
+    text = "".join(f"{word}\0" for word in cmdline)
+    return re.search(rf"(?:^|\0){''.join(pattern)}$", text) is not None
+
+
+def _same_version(service: ResolvedService, facts: UnitFacts) -> Check:
+    name = f"version of {service.unit}"
+    if facts.running_version is None or facts.installed_version is None:
+        running = facts.running_version or "unknown"
+        return unknown(name, f"running {running}, on disk {facts.installed_version or 'unknown'}")
+    if facts.running_version.partition("+")[0] != facts.installed_version.partition("+")[0]:
+        reason = f"{facts.running_version} runs, {facts.installed_version} is installed"
+        return stop(name, reason, "the environment was changed under the server: a restore would start another version")
+    return ok(name, facts.running_version)
+
+
+def _number(status: UnitStatus, name: str) -> int | None:
+    value = status.properties.get(name)
+    return value if isinstance(value, int) else None
+
+
+def _sane(service: ResolvedService, status: UnitStatus) -> list[Check]:
+    """Judge what facts about vLLM say of units: KillMode, Restart, LimitMEMLOCK, ready time-out."""
+    name = f"settings of {service.unit}"
+    found: list[Check] = []
+    mode = str(status.properties.get("KillMode", ""))
+    if mode in {"process", "none"}:
+        hint = "set KillMode=control-group"
+        found.append(warning(name, f"KillMode={mode}: workers outlive the server and keep the GPUs", hint))
+    if endless := _endless_restarts(status):
+        found.append(warning(name, endless, "set StartLimitIntervalSec= and StartLimitBurst= so that loops end"))
+    locked = _number(status, "LimitMEMLOCK")
+    if locked is not None and locked < 2**40 and (service.tensor_parallel or 2) > 1:
+        reason = f"LimitMEMLOCK={format_size(locked)}: NCCL and pinned memory want more"
+        found.append(warning(name, reason, "set LimitMEMLOCK=infinity"))
+    ready = _environment(status, READY_TIMEOUT)
+    if service.engine == "vllm" and (ready is None or _seconds(ready) < READY_LEAST):
+        reason = f"{READY_TIMEOUT} is {ready or 'not set (600 s from vLLM 0.14 on)'}: a long load gives up on itself"
+        found.append(warning(name, reason, f"set Environment={READY_TIMEOUT}=3600"))
+    return found or [
+        ok(name, "KillMode, Restart, LimitMEMLOCK and the ready time-out are fit for a server that loads long")
+    ]
+
+
+def _endless_restarts(status: UnitStatus) -> str:
+    restart = str(status.properties.get("Restart", "no"))
+    interval, burst = _number(status, "StartLimitIntervalUSec"), _number(status, "StartLimitBurst")
+    pause = _number(status, "RestartUSec") or 0
+    if restart not in {"always", "on-failure", "on-abnormal"} or interval is None or burst is None:
+        return ""
+    if not interval or not burst or pause * burst >= interval:
+        return f"Restart={restart} every {pause / 1e6:g} s never reaches its start limit: a crash loop goes on for ever"
+    return ""
+
+
+def _environment(status: UnitStatus, name: str) -> str | None:
+    values = [entry.partition("=")[2] for entry in status.environment if entry.startswith(f"{name}=")]
+    return values[-1] if values else None
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _timeouts(service: ResolvedService, status: UnitStatus) -> Check:
+    name = f"stop limit of {service.unit}"
+    stop_usec = _number(status, "TimeoutStopUSec")
+    if stop_usec is None:
+        return unknown(name, "TimeoutStopSec is not given")
+    if stop_usec >= FOREVER:
+        return warning(
+            name, "TimeoutStopSec=infinity: a hung server is only killed by opsctl", "set TimeoutStopSec=120"
+        )
+    seconds = stop_usec / 1e6
+    if seconds > service.stop.limit:
+        reason = f"TimeoutStopSec={format_duration(seconds)} outlasts stop.limit {format_duration(service.stop.limit)}"
+        return warning(name, reason, "raise stop.limit of the service: opsctl would kill before systemd does")
+    if seconds < 15:
+        return warning(
+            name, f"TimeoutStopSec={seconds:g} s is short for workers that free 8 GPUs", "set TimeoutStopSec=60"
+        )
+    return ok(name, f"TimeoutStopSec={format_duration(seconds)}")
+
+
+def _hung_on(service: ResolvedService, status: UnitStatus) -> Check:
+    hung = sorted({*status.required_by, *status.bound_by, *status.consists_of, *status.triggered_by})
+    services = [unit for unit in hung if not unit.endswith(".target")]
+    if services:
+        return warning(
+            f"what hangs on {service.unit}", f"{', '.join(services)} stop with it and are brought back with it"
+        )
+    return ok(f"what hangs on {service.unit}", "no unit requires it")
+
+
+def _profiled(service: ResolvedService, status: UnitStatus) -> list[Check]:
+    """Say when production itself runs with a profiler, or with one that would flush inside a short RPC."""
+    argv = status.exec_start[0] if status.exec_start else ()
+    config = flag_value(argv, "profiler-config", service.engine)
+    if config is None and _environment(status, "VLLM_TORCH_PROFILER_DIR") is None:
+        return []
+    found = [
+        warning(f"profiler of {service.unit}", "production runs with its profiler on", "leave it to a variant of it")
+    ]
+    try:
+        iterations = json.loads(config or "{}").get("max_iterations")
+    except (json.JSONDecodeError, AttributeError):
+        iterations = None
+    if iterations and _seconds(_environment(status, STEP_TIMEOUT) or "") <= 300:
+        reason = f"max_iterations={iterations} moves the flush into an RPC of 300 s"
+        found.append(warning(f"profiler of {service.unit}", reason, f"raise {STEP_TIMEOUT}, or leave it out"))
+    return found
