@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import json as jsonlib
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -29,15 +29,15 @@ def report(
         str | None,
         typer.Option("--against", help="Run to compare with; default: the last like it. none: no comparison."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print where it was written, and the finding, as JSON.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print where it was written, and the finding, as JSON.")] = False,
 ) -> None:
     """Write a run's report.
 
-    [bold]opsctl report[/bold]: the newest run, as Markdown, into its folder.
+    [bold]Examples[/bold]
 
-    [bold]opsctl report 20261130 -f html -o run.html[/bold]: one file that needs no network.
+      opsctl report
+
+      opsctl report 20261130 --format html --out run.html
     """
     from opsctl.campaign.journal import Journal
     from opsctl.campaign.reading import find_run, load_run
@@ -59,7 +59,7 @@ def report(
     target = out or Path(record.folder) / f"report.{format_}"
     write_text(target, text)
     found = finding(record)
-    if as_json:
+    if json:
         document = {
             "run": record.run,
             "report": str(target),
@@ -72,10 +72,48 @@ def report(
             "source": found.source,
             "compared_with": previous.run if previous else None,
         }
-        print(json.dumps(document))
+        print(jsonlib.dumps(document))
     else:
         print(found.sentence)
         print(f"report: {target}")
+
+
+def site(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write the site into; made if missing.")],
+    json: Annotated[bool, typer.Option("--json", help="Write what was done as one JSON document.")] = False,
+) -> None:
+    """Write a static site over the history: runs, trends with their changes, every run's report.
+
+    [bold]Examples[/bold]
+
+      opsctl site /var/www/opsctl
+
+      opsctl site ./site && python3 -m http.server -d ./site
+    """
+    from opsctl.campaign.journal import Journal, state_home
+    from opsctl.campaign.reading import list_runs, load_run
+    from opsctl.errors import OpsctlError
+    from opsctl.report import site as site_pages
+    from opsctl.snapshots import FILE, History
+
+    with Journal.open() as journal:
+        records = [load_run(journal, summary.run) for summary in list_runs(journal)]
+    with History(state_home() / FILE) as history:
+        series = history.all_series()
+    try:
+        count = site_pages.write(folder, site_pages.pages(records, series))
+    except OSError as error:
+        raise OpsctlError(
+            f"the site could not be written to {folder}",
+            seen=error.strerror or str(error),
+            hint="give a folder that you may write to",
+        ) from error
+    index = folder / "index.html"
+    if json:
+        document = {"index": str(index), "files": count, "runs": len(records), "series": len(series)}
+        print(jsonlib.dumps(document))
+    else:
+        print(f"site: {index} ({len(records)} runs, {len(series)} figures over time)")
 
 
 def write_text(target: Path, text: str) -> None:

@@ -59,7 +59,7 @@ def timeline(record: RunRecord) -> Chart:
             {
                 "x": item.down_since,
                 "y": row + 0.44,
-                "text": _short(f"{label}{format_duration(seconds)}"),
+                "text": short_label(f"{label}{format_duration(seconds)}"),
                 "showarrow": False,
                 "xanchor": "left",
                 "yanchor": "bottom",
@@ -94,7 +94,7 @@ def _role_bars(role: str, holds: Sequence[HoldRecord], run_end: str | None) -> d
         "x": [1000 * length for length in seconds],
         "width": 0.6,
         "marker": {"color": ROLE_COLOURS.get(role, QUIET)},
-        "text": [_short(hold.holder or "nobody") for hold in holds],
+        "text": [short_label(hold.holder or "nobody") for hold in holds],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "customdata": [format_duration(length) for length in seconds],
@@ -105,7 +105,7 @@ def _role_bars(role: str, holds: Sequence[HoldRecord], run_end: str | None) -> d
 def decode_steps(readings: Sequence[TraceReading]) -> Chart:
     """Return a decode step of each window as a stacked bar by category, with what is idle at the end."""
     categories = list(dict.fromkeys(item.name for reading in readings for item in reading.document.categories))
-    names = [_short(reading.name).replace("/", "<br>") for reading in readings]
+    names = [short_label(reading.name).replace("/", "<br>") for reading in readings]
     data = []
     for index, category in enumerate(categories):
         found = [
@@ -135,7 +135,7 @@ def _stack(name: str, rows: Sequence[str], lengths: Sequence[float | None], inde
     return {
         "type": "bar",
         "orientation": "h",
-        "name": _short(name),
+        "name": short_label(name),
         "y": list(rows),
         "x": list(lengths),
         "marker": {"color": PALETTE[index % len(PALETTE)]},
@@ -170,7 +170,7 @@ def serving(placed: Sequence[Placed]) -> list[Chart]:
     places = list(dict.fromkeys(item.place for item in placed))
     for index, place in enumerate(places):
         mine = [item for item in placed if item.place == place and _load(item) is not None]
-        label = _short(place)
+        label = short_label(place)
         for dash, statistic in zip(("solid", "dot"), ("p50", "p99"), strict=True):
             line = _line(mine, f"tpot.{statistic}", f"{label} {statistic}", index, dash)
             if line:
@@ -247,7 +247,7 @@ def gemm(placed: Sequence[Placed]) -> Chart:
                 {
                     "type": "scatter",
                     "mode": "lines+markers",
-                    "name": _short(f"{op}, {backend}"),
+                    "name": short_label(f"{op}, {backend}"),
                     "x": [tokens for tokens, _ in points],
                     "y": [rate for _, rate in points],
                     "line": {
@@ -313,7 +313,7 @@ def collectives(placed: Sequence[Placed]) -> Chart:
                 {
                     "type": "scatter",
                     "mode": "lines+markers",
-                    "name": _short(kind),
+                    "name": short_label(kind),
                     "x": [size for size, _ in points],
                     "y": [micros for _, micros in points],
                     "text": [format_size(size) for size, _ in points],
@@ -360,7 +360,7 @@ def _ms(micros: float | None) -> float | None:
     return None if micros is None else micros / 1000
 
 
-def _short(text: str) -> str:
+def short_label(text: str) -> str:
     """Return text for a chart: Plotly reads a little HTML in labels, so its marks are taken out, and it is bounded."""
     plain = "".join(letter if letter.isprintable() else " " for letter in text)
     plain = plain.replace("&", "＆").replace("<", "‹").replace(">", "›")

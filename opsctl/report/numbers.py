@@ -29,6 +29,11 @@ def digits(value: float | None, significant: int = 4) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and decimals > significant else text
 
 
+def count(value: float | None) -> str:
+    """Return how often something happened: whole where it is whole, else three digits behind the point."""
+    return ABSENT if value is None or not math.isfinite(value) else f"{value:,.3f}".rstrip("0").rstrip(".")
+
+
 def share(value: float | None) -> str:
     """Return a ratio as a percentage with one decimal."""
     return ABSENT if value is None or not math.isfinite(value) else f"{100 * value:.1f} %"
@@ -40,16 +45,21 @@ def amount(value: float | None, unit: str) -> str:
         return ABSENT
     if unit == "ratio":
         return share(value)
-    return digits(value) if unit == "count" else f"{digits(value)} {unit}"
+    return count(value) if unit == "count" else f"{digits(value)} {unit}"
+
+
+PLUS_MINUS = "± is half of the 95 % interval where one was computed, else a standard deviation."
 
 
 def with_spread(figure: Figure | None) -> str:
-    """Return ``12.1 ± 0.2`` (a standard deviation), without unit; the column's head has it."""
+    """Return ``12.1 ± 0.2`` without unit (the column's head has it): half of the 95 % interval, else the deviation."""
     if figure is None:
         return ABSENT
-    if figure.spread is None:
-        return digits(figure.value)
-    return f"{digits(figure.value)} ± {digits(figure.spread, 2)}"
+    if figure.low is not None and figure.high is not None:
+        return f"{digits(figure.value)} ± {digits((figure.high - figure.low) / 2, 2)}"
+    if figure.spread is not None:
+        return f"{digits(figure.value)} ± {digits(figure.spread, 2)}"
+    return digits(figure.value)
 
 
 def in_words(figure: Figure) -> str:

@@ -117,7 +117,7 @@ class TraceDocument(_Loose):
     @property
     def on_device(self) -> bool:
         """Whether these are kernels of a device, not operators of a CPU."""
-        return not any(isinstance(rank.device, str) and rank.device.lower().startswith("cpu") for rank in self.ranks)
+        return any(rank.device and not str(rank.device).lower().startswith("cpu") for rank in self.ranks)
 
 
 @dataclass(frozen=True)

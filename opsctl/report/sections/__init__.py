@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from opsctl.record import RunRecord
-from opsctl.report.document import Document, Section
+from opsctl.report.document import Document, Mark, Section
 from opsctl.report.finding import finding_of
 from opsctl.report.numbers import clock
 from opsctl.report.reading import read
-from opsctl.report.sections import context, decode, measured, overview
+from opsctl.report.sections import comparison, context, decode, measured, overview
 
 
-def build(record: RunRecord, previous: RunRecord | None = None) -> Document:
-    """Return the whole report of a run as a document; ``previous`` is a run to compare it with."""
+def build(record: RunRecord, previous: RunRecord | None = None, *, home: str = "") -> Document:
+    """Return the whole report of a run as a document.
+
+    ``previous`` is a run to compare it with; ``home`` the page of a site that the report links back to.
+    """
     material = read(record, previous)
     found = finding_of(material)
     parts: tuple[Section | None, ...] = (
@@ -26,6 +29,7 @@ def build(record: RunRecord, previous: RunRecord | None = None) -> Document:
         measured.gemm(material),
         measured.collectives(material),
         measured.others(material),
+        comparison.with_last(material),
         context.scope(material),
         context.environment(material),
         context.sources(material),
@@ -37,5 +41,6 @@ def build(record: RunRecord, previous: RunRecord | None = None) -> Document:
         headline_note=found.source,
         tiles=overview.tiles(material),
         sections=tuple(part for part in parts if part is not None),
+        links=(Mark("All runs", href=home, page=True),) if home else (),
         footer=f"Written by opsctl {record.opsctl_version} from the journal of run {record.run}.",
     )

@@ -6,12 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from opsctl.report import charts
 from opsctl.report.document import Block, Callout, Inline, Items, Mark, Prose, Section, table
-from opsctl.report.numbers import ABSENT, digits, mean_and_spread, share, with_spread
+from opsctl.report.numbers import ABSENT, PLUS_MINUS, count, digits, mean_and_spread, share, with_spread
 from opsctl.report.reading import Material, Placed
 from opsctl.report.traces import TraceReading
 from opsctl.results import Figure
 
 KERNELS_SHOWN = 25
+PROFILE_CLOCKS = {
+    "tpot.unprofiled": "profiler armed, right before the capture",
+    "tpot.profiled": "during the capture",
+}
 
 
 def decode_step(material: Material) -> Section | None:
@@ -105,7 +109,7 @@ def kernels(material: Material) -> Section | None:
                     (
                         Mark(kernel.name, "code"),
                         kernel.category,
-                        digits(kernel.calls_per_step),
+                        count(kernel.calls_per_step),
                         digits(kernel.mean_us),
                         share(kernel.share_of_sum),
                     )
@@ -133,13 +137,13 @@ def collectives_in_step(material: Material) -> Section | None:
             expected, seen = collective.expected_per_step, collective.calls_per_step
             same = expected is None or seen is None or abs(expected - seen) < 0.05
             if not same and expected is not None and seen is not None:
-                unexplained.append(f"{collective.op}: {digits(abs(seen - expected))} {_more(seen, expected)} a step")
+                unexplained.append(f"{collective.op}: {count(abs(seen - expected))} {_more(seen, expected)} a step")
             rows.append(
                 (
                     Mark(window.name, "code"),
                     collective.op,
-                    digits(expected),
-                    digits(seen) if same else Mark(digits(seen), "warn"),
+                    count(expected),
+                    count(seen) if same else Mark(count(seen), "warn"),
                     _milli(collective.communication_us_per_step),
                     _milli(collective.skew_us_per_step),
                 )
@@ -199,6 +203,7 @@ def beside_the_clock(material: Material) -> Section | None:
     if not rows:
         return None
     note = (
+        f"{PLUS_MINUS} "
         "TPOT is measured at the client, on the host; a step of a trace is slowed by its own capture. Summed kernel "
         "time is no wall time: streams overlap. Numbers taken under a profiler never enter the history."
     )
@@ -215,9 +220,10 @@ def _client_times(material: Material) -> Iterator[tuple[Inline, ...]]:
             if tpot and placed.cell.axes.get("concurrency") in profiled:
                 yield _clock_row(label, placed, tpot)
     for placed in material.cells("profile"):
-        for figure in placed.cell.figures:
-            if "tpot" in figure.name:
-                yield _clock_row(f"profile: {figure.name}", placed, figure)
+        for name, label in PROFILE_CLOCKS.items():
+            figure = placed.cell.figure(name)
+            if figure:
+                yield _clock_row(label, placed, figure)
 
 
 def _clock_row(label: str, placed: Placed, tpot: Figure) -> tuple[Inline, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from opsctl.quantities import format_size
 from opsctl.report import charts
 from opsctl.report.document import Block, Inline, Mark, Prose, Section, table
-from opsctl.report.numbers import ABSENT, amount, digits, share, with_spread
+from opsctl.report.numbers import ABSENT, PLUS_MINUS, amount, digits, share, with_spread
 from opsctl.report.reading import Material, Placed
 from opsctl.report.sections.overview import state
 from opsctl.results import Cell
@@ -24,7 +24,7 @@ SERVING_HEAD = (
     ("Achieved concurrency", "achieved_concurrency"),
 )
 SERVING_NOTE = (
-    "± is the standard deviation over rounds. TTFT = first token - send. E2EL = last token - send. "
+    f"{PLUS_MINUS} TTFT = first token - send. E2EL = last token - send. "
     "TPOT = (E2EL - TTFT) / (output tokens - 1) per request; a request with one output token has none. ITL = gaps "
     "between chunks. Output tokens come from the server's usage, never from chunks. Failed requests enter no latency."
 )
@@ -111,6 +111,7 @@ def gemm(material: Material) -> Section | None:
             )
         )
     note = (
+        f"{PLUS_MINUS} "
         "Median time of one call under a CUDA graph with cold L2 where there is a GPU. Bandwidth counts the bytes of "
         "weights, scales, input and output; its share is of the copy bandwidth measured on the same machine in the "
         "same step. Every backend was checked against a dequantised float64 reference before it was timed."
@@ -153,6 +154,7 @@ def collectives(material: Material) -> Section | None:
             )
         )
     note = (
+        f"{PLUS_MINUS} "
         "algbw = bytes / time; busbw = algbw × 2(n-1)/n for all_reduce and × (n-1)/n for all_gather, reduce_scatter "
         "and all_to_all, as nccl-tests defines them. Results were checked. A size with tokens is the model's own: "
         "tokens × hidden × bytes of the type."

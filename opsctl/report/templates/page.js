@@ -29,7 +29,7 @@
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, 'DejaVu Sans', sans-serif", size: narrow ? 11 : 12.5, color: ink },
       margin: { l: narrow ? 46 : 64, r: 16, t: 12, b: 52 },
-      legend: { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom", traceorder: "normal", ...layout.legend },
+      legend: { orientation: "h", x: 0, xref: narrow ? "container" : "paper", y: 1.02, xanchor: "left", yanchor: "bottom", traceorder: "normal", ...layout.legend },
       hoverlabel: { bgcolor: shade, bordercolor: line, font: { color: ink } },
       dragmode: coarse ? false : "zoom",
     };

@@ -1,0 +1,97 @@
+"""A figure over nights as a chart: levels, changes, outliers, and where something else began to be measured."""
+
+from __future__ import annotations
+
+import statistics
+from itertools import pairwise
+from typing import Any
+
+from opsctl.report.charts import BAD, PALETTE, QUIET, WARN, short_label
+from opsctl.report.document import Chart
+from opsctl.snapshots import Changes, Series
+
+
+def trend(series: Series, changes: Changes, identity: str) -> Chart:
+    """Return the chart of one series. ``identity`` is the chart's anchor, unique on its page."""
+    times = [point.time for point in series.points]
+    values = [point.value for point in series.points]
+    data: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": "night",
+            "x": times,
+            "y": values,
+            "text": [short_label(point.run) for point in series.points],
+            "line": {"color": PALETTE[0], "width": 1},
+            "marker": {"size": 5},
+            "hovertemplate": "%{x|%Y-%m-%d}: %{y:.4g}<br>%{text}<extra></extra>",
+        }
+    ]
+    bounds = [0, *sorted({*changes.renewals, *(change.began for change in changes.changes)}), len(values)]
+    levels: list[tuple[str | None, float | None]] = []
+    for start, end in pairwise(bounds):
+        if end > start:
+            level = statistics.median(values[start:end])
+            levels += [(times[start], level), (times[end - 1], level), (None, None)]
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "level (median)",
+            "x": [time for time, _ in levels],
+            "y": [level for _, level in levels],
+            "line": {"color": PALETTE[2], "width": 2, "dash": "dash"},
+            "hoverinfo": "skip",
+        }
+    )
+    if changes.outliers:
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": "outlier",
+                "x": [times[index] for index in changes.outliers],
+                "y": [values[index] for index in changes.outliers],
+                "marker": {"color": WARN, "symbol": "x", "size": 10},
+                "hovertemplate": "outlier: %{y:.4g}<extra></extra>",
+            }
+        )
+    marks = [(times[change.began], BAD, f"{100 * change.relative:+.1f} %") for change in changes.changes] + [
+        (times[index], QUIET, "measured differently") for index in changes.renewals
+    ]
+    layout = {
+        "xaxis": {"type": "date"},
+        "yaxis": {"title": {"text": short_label(series.unit)}},
+        "height": 320,
+        "shapes": [
+            {
+                "type": "line",
+                "yref": "paper",
+                "x0": time,
+                "x1": time,
+                "y0": 0,
+                "y1": 1,
+                "line": {"color": colour, "width": 1.5, "dash": "dot"},
+            }
+            for time, colour, _ in marks
+        ],
+        "annotations": [
+            {
+                "x": time,
+                "y": 1,
+                "yref": "paper",
+                "text": text,
+                "showarrow": False,
+                "xanchor": "left",
+                "yanchor": "top",
+                "font": {"color": colour},
+            }
+            for time, colour, text in marks
+        ],
+    }
+    return Chart(
+        identity,
+        f"{series.key.name}, {series.key.cell}: {series.service} on {series.host}",
+        {"data": data, "layout": layout},
+    )
