@@ -38,7 +38,8 @@ FAULTS = (
     "profile-missing-rank",
     "profile-cut-file",
     "profile-late-file",
-    "profile-no-events",
+    "profile-no-kernels",
+    "profile-no-work",
     "profile-hang",
 )
 
@@ -75,6 +76,7 @@ class Handler(asyncio.Protocol):
         self.settings = settings
         self.state = state
         self.buffer = b""
+        self.streams = 0
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -158,8 +160,9 @@ class Handler(asyncio.Protocol):
         self.reply(200, "", kind="text/plain")
 
 
-def trace_document(rank: int, ranks: int, *, device: bool) -> bytes:
-    """Return a small Kineto trace: steps of two kernels each, or none."""
+def trace_document(rank: int, ranks: int, *, work: str) -> bytes:
+    """Return a small Kineto trace: steps of two kernels each, of host operators (as on a CPU), or of nothing."""
+    device = work == "kernel"
     events: list[dict[str, Any]] = []
     for step in range(4):
         start = 1000.0 + 500.0 * step
@@ -167,15 +170,15 @@ def trace_document(rank: int, ranks: int, *, device: bool) -> bytes:
         events.append(
             {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": 400.0}
         )
-        if device:
+        if work:
             for place, kernel in enumerate(("gemm_kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL")):
                 events.append(
                     {
                         "ph": "X",
-                        "cat": "kernel",
+                        "cat": work,
                         "name": kernel,
-                        "pid": 0,
-                        "tid": 7,
+                        "pid": 0 if device else 1,
+                        "tid": 7 if device else 1,
                         "ts": start + 50 + 100 * place,
                         "dur": 80.0,
                         "args": {"stream": 7, "device": 0},
@@ -197,10 +200,11 @@ def trace_document(rank: int, ranks: int, *, device: bool) -> bytes:
 def write_traces(folder: Path, ranks: int, faults: frozenset[str]) -> None:
     """Write one file a rank, as vLLM names them, and the front end's, which is none."""
     stamp = time.time_ns()
+    work = "" if "profile-no-work" in faults else "cpu_op" if "profile-no-kernels" in faults else "kernel"
     for rank in range(ranks):
         if rank == ranks - 1 and "profile-missing-rank" in faults:
             continue
-        data = gzip.compress(trace_document(rank, ranks, device="profile-no-events" not in faults))
+        data = gzip.compress(trace_document(rank, ranks, work=work))
         if rank == 0 and "profile-cut-file" in faults:
             data = data[: len(data) // 2]
         path = folder / f"dp0_pp0_tp{rank}_dcp0_ep{rank}_rank{rank}.{stamp}.pt.trace.json.gz"
@@ -232,6 +236,7 @@ class Stream:
 
     def begin(self) -> None:
         """Send the head at once, tokens at their times."""
+        self.handler.streams += 1
         close = "Connection: close\r\n" if "close-each" in self.faults else ""
         self.handler.transport.write(
             f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{close}Transfer-Encoding: chunked\r\n\r\n".encode()
@@ -246,7 +251,7 @@ class Stream:
             parts = [f"{len(part):X};x=y\r\n".encode() + part + b"\r\n" for part in (event[:half], event[half:])]
             whole = b"".join(parts)
             self.handler.transport.write(whole[:7])
-            self.loop.call_soon(self.handler.transport.write, whole[7:])
+            self.handler.transport.write(whole[7:])  # a send of its own: asyncio sets TCP_NODELAY
             return
         event = b"data: " + data + b"\n\n"
         self.handler.transport.write(b"%x\r\n%b\r\n" % (len(event), event))
@@ -286,11 +291,16 @@ class Stream:
     def finish(self) -> None:
         """End the stream."""
         self.event(b"[DONE]")
-        # After the halves of the last event, where a fault writes it in two.
-        self.loop.call_soon(self.handler.transport.write, b"0\r\n\r\n")
+        self.handler.transport.write(b"0\r\n\r\n")
         self.handler.state.stamps.append({"read": self.read, "sends": self.sends})
+        self.handler.streams -= 1
         if "close-each" in self.faults or "close-idle" in self.faults:
-            self.loop.call_later(0.005, self.handler.transport.close)
+            self.loop.call_later(0.005, self.close_if_idle)
+
+    def close_if_idle(self) -> None:
+        """Drop the connection, unless a request came first."""
+        if not self.handler.streams:
+            self.handler.transport.close()
 
 
 async def serve(settings: Settings, port: int) -> None:

@@ -138,8 +138,13 @@ class _Window:
     def analyse(self, paths: Sequence[Path]) -> dict[str, Any]:
         """Analyse the files here, where they lie; write the document beside them."""
         from opsctl import trace
+        from opsctl.errors import TraceError
 
-        analysis = trace.analyse(list(paths), world_size=int(self.spec["ranks"]))
+        try:
+            analysis = trace.analyse(list(paths), world_size=int(self.spec["ranks"]))
+        except TraceError as error:
+            msg = f"the rank files are whole, but tell nothing: {'; '.join(error.lines())}"
+            raise CellFailed(msg) from error
         document: dict[str, Any] = analysis.document()
         path = self.output.folder / f"trace-{slug(self.name)}.json"
         path.write_text(json.dumps(document, indent=1), encoding="utf-8")
@@ -171,7 +176,7 @@ class _Window:
             figures=[
                 _tpot("tpot.unprofiled", plain, "right before the window, same load"),
                 _tpot("tpot.profiled", profiled, "inside the window"),
-                figure("profiler.slowdown", mean(profiled) / mean(plain), "ratio", formula="TPOT with / without"),
+                *_slowdown(plain, profiled),
                 figure("flush.time", flush, "s", formula="POST /stop_profile, wall"),
             ],
             detail={"requests": count, "concurrency": self.concurrency, **detail},
@@ -222,6 +227,12 @@ class _Window:
 def _tpot(name: str, values: Sequence[float], when: str) -> dict[str, Any]:
     formula = f"mean of (E2EL − TTFT) / (output tokens − 1), {when}"
     return figure(name, mean(values), "ms", samples=len(values), spread=std(values), formula=formula)
+
+
+def _slowdown(plain: Sequence[float], profiled: Sequence[float]) -> list[dict[str, Any]]:
+    if not mean(plain):
+        return []  # every answer came in one piece: there is no time between tokens
+    return [figure("profiler.slowdown", mean(profiled) / mean(plain), "ratio", formula="TPOT with / without")]
 
 
 def _what_is_missing(files: Sequence[Seen], wanted: int, problems: Sequence[str]) -> str:

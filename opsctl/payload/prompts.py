@@ -70,7 +70,7 @@ class PromptSource:
         words = list(self._cost)
         chosen: list[str] = []
         length = self._fixed
-        while length < self.tokens:
+        while not chosen or length < self.tokens:
             word = chance.choice(words)
             length += self._cost[word]
             chosen.append(word)
