@@ -7,7 +7,7 @@
 set -euo pipefail
 
 if [ "$1" = join ]; then
-  while read -r group; do echo 0 >"$group/cgroup.procs"; done <<<"$LAB_CGROUPS" # 0: the writer itself
+  echo 0 >"$LAB_CGROUP/cgroup.procs" # 0: the writer itself
   exec unshare --cgroup bash "$0" boot
 fi
 
@@ -37,15 +37,9 @@ mount -t tmpfs -o mode=755 tmpfs run
 mount -t tmpfs -o mode=1777 tmpfs tmp
 [ ! -d root/.ssh ] || mount -t tmpfs -o mode=700 tmpfs root/.ssh # this machine's own keys are no business of the host's
 
-# cgroups: pure version 2, or the hybrid of version 2 for systemd beside version 1 for controllers.
-if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
-  mount -t cgroup2 cgroup2 sys/fs/cgroup
-else
-  mount -t tmpfs -o mode=755 tmpfs sys/fs/cgroup
-  mkdir sys/fs/cgroup/systemd sys/fs/cgroup/unified
-  mount -t cgroup2 cgroup2 sys/fs/cgroup/unified
-  mount -t cgroup -o none,name=systemd cgroup sys/fs/cgroup/systemd
-fi
+# Control groups of version 2 alone, whatever this machine has: with version 1 in sight systemd would mount its
+# controllers, whose trees no namespace of ours keeps apart.
+mount -t cgroup2 cgroup2 sys/fs/cgroup
 
 # A boot of its own: new boot_id; sysctls and the kernel's knobs are this machine's, so they are read only.
 cat /proc/sys/kernel/random/uuid >"$dir/boot_id"

@@ -14,7 +14,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -128,9 +128,9 @@ class LabHost:
             if self.state == "up":
                 return
             self._end_processes(deadline)
-            groups = processes.make_groups(self.index, self.number)
-            self._launch(groups)
-            init = self._await_init(groups[0], deadline)
+            group = processes.make_group(self.index, self.number)
+            self._launch(group)
+            init = self._await_init(group, deadline)
             network.plug(self.index, self.number, init.pid)
             (self.folder / "init").write_text(f"{init.pid} {init.started}")
         self._await_sshd(deadline)
@@ -158,7 +158,7 @@ class LabHost:
             _run("umount", "--lazy", str(disk))
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _launch(self, groups: Sequence[Path]) -> None:
+    def _launch(self, group: Path) -> None:
         uptime = int(float(Path("/proc/uptime").read_text().split(maxsplit=1)[0]))
         environment = {
             **os.environ,
@@ -166,7 +166,7 @@ class LabHost:
             "LAB_NAME": self.name,
             "LAB_ADDRESS": self.address,
             "LAB_GATEWAY": network.address(self.index, 0),
-            "LAB_CGROUPS": "\n".join(map(str, groups)),
+            "LAB_CGROUP": str(group),
             "LAB_BINDS": "\n".join(self.spec.binds),
             "LAB_REMOVE": "\n".join(self.spec.remove),
             "LAB_LOGIN": self.spec.login,
@@ -230,7 +230,7 @@ class LabHost:
         init = self._init()
         if init is not None:
             init.kill()
-        processes.end_groups(self.index, self.number, deadline)
+        processes.end_group(self.index, self.number, deadline)
         (self.folder / "init").unlink(missing_ok=True)
 
     @contextlib.contextmanager
@@ -291,7 +291,10 @@ class LabHost:
         init = self._init()
         if init is None or not init.alive:
             raise OpsctlError(f"lab host {self.name} is off", hint=f"opsctl lab reboot {self.name}")
-        return [*_NSENTER, str(init.pid), *_CONFINE, *argv]
+        group = processes.group(self.index, self.number)
+        scope = group / "init.scope" if self.spec.init == "systemd" else group
+        join = ("sh", "-c", 'echo 0 >"$0/cgroup.procs" && exec "$@"', str(scope))
+        return [*join, *_NSENTER, str(init.pid), *_CONFINE, *argv]
 
     def systemctl(self, *arguments: str, check: bool = True, timeout: float = 60.0) -> str:
         """Run systemctl in it and return what it prints, without the last newline."""

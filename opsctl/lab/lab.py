@@ -172,7 +172,7 @@ class Lab:
                 return  # someone else took it down meanwhile, and the number may be another lab's by now
             for folder in self._host_folders():
                 LabHost(folder.name, self.index, _number(folder), folder, HostSpec()).remove()
-            processes.end_groups(self.index, None, Deadline(15, "end of the lab's processes"))
+            processes.end_group(self.index, None, Deadline(15, "end of the lab's processes"))
             network.remove_bridge(self.index)
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -61,10 +61,10 @@ def is_init(pid: int) -> bool:
     return len(numbers) > 1 and numbers[-1] == "1"
 
 
-def members(group: Path) -> list[int]:
+def members(top: Path) -> list[int]:
     """Return the pids in a control group and those below it."""
     found: list[int] = []
-    for listing in group.rglob("cgroup.procs"):
+    for listing in top.rglob("cgroup.procs"):
         try:
             found += [int(pid) for pid in listing.read_text().split()]
         except OSError:  # the group went away meanwhile
@@ -72,39 +72,36 @@ def members(group: Path) -> list[int]:
     return found
 
 
-def _hierarchies() -> tuple[Path, ...]:
-    if (_CGROUP / "cgroup.controllers").exists():
-        return (_CGROUP,)
-    return tuple(_CGROUP / name for name in ("unified", "systemd") if (_CGROUP / name).is_dir())
+def group(index: int, number: int | None = None) -> Path:
+    """Return the control group (version 2) of a host, or of a whole lab.
+
+    On a machine that keeps version 1 beside it, version 2 is mounted one folder down.
+    """
+    top = _CGROUP if (_CGROUP / "cgroup.controllers").exists() else _CGROUP / "unified"
+    lab = top / "opsctl-lab" / str(index)
+    return lab if number is None else lab / str(number)
 
 
-def groups(index: int, number: int | None = None) -> tuple[Path, ...]:
-    """Return the control groups of a host, or of a whole lab: one a hierarchy that systemd uses."""
-    name = f"opsctl-lab/{index}" if number is None else f"opsctl-lab/{index}/{number}"
-    return tuple(hierarchy / name for hierarchy in _hierarchies())
-
-
-def make_groups(index: int, number: int) -> tuple[Path, ...]:
-    """Make a host's control groups."""
-    made = groups(index, number)
-    for group in made:
-        group.mkdir(parents=True, exist_ok=True)
+def make_group(index: int, number: int) -> Path:
+    """Make a host's control group."""
+    made = group(index, number)
+    made.mkdir(parents=True, exist_ok=True)
     return made
 
 
-def end_groups(index: int, number: int | None, deadline: Deadline) -> None:
-    """Kill whatever is left in a host's (or lab's) control groups and remove them. Raises DeadlineExceeded."""
-    for top in groups(index, number):
-        while top.exists():
-            survivors = _kill_below(top)
-            if not survivors:
-                _remove_tree(top)
-            if top.exists():
-                deadline.check(
-                    seen=f"processes {survivors} in {top}",
-                    hint="they sit in the kernel (state D?): ps -o pid,stat,wchan:30,cmd -p PID",
-                )
-                time.sleep(0.01)
+def end_group(index: int, number: int | None, deadline: Deadline) -> None:
+    """Kill whatever is left in a host's (or lab's) control group and remove it. Raises DeadlineExceeded."""
+    top = group(index, number)
+    while top.exists():
+        survivors = _kill_below(top)
+        if not survivors:
+            _remove_tree(top)
+        if top.exists():
+            deadline.check(
+                seen=f"processes {survivors} in {top}",
+                hint="they sit in the kernel (state D?): ps -o pid,stat,wchan:30,cmd -p PID",
+            )
+            time.sleep(0.01)
 
 
 def _kill_below(top: Path) -> list[int]:
@@ -120,8 +117,8 @@ def _kill_below(top: Path) -> list[int]:
 
 def _remove_tree(top: Path) -> None:
     below = sorted((path for path in top.rglob("*") if path.is_dir()), key=lambda path: -len(path.parts))
-    for group in [*below, top]:
+    for folder in [*below, top]:
         try:
-            group.rmdir()
+            folder.rmdir()
         except OSError:  # not empty yet: the caller looks again
             return

@@ -116,7 +116,10 @@ def environment_files() -> dict[str, SeedFile]:
     )
     library = f"{ENVIRONMENT}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     smi = f'#!/bin/sh\nexec {base} -I -S {_STANDIN / "nvidia_smi.py"} "$@"\n'
+    # Services of any user hold the same GPUs.
+    places = "".join(f"d {place} 0777\n" for place in ("/run/opsctl-lab", "/run/opsctl-lab/gpus", str(STATE_FOLDER)))
     return {
+        "/etc/tmpfiles.d/opsctl-lab.conf": SeedFile(places),
         f"{ENVIRONMENT}/pyvenv.cfg": SeedFile(config),
         f"{ENVIRONMENT}/bin/python": SeedFile(link_to=base),
         f"{ENVIRONMENT}/bin/python3": SeedFile(link_to="python"),
@@ -146,6 +149,7 @@ def install(host: LabHost, *standins: Standin, gpus: GpuConfig | None = None, st
     for standin in standins:
         files |= standin.files()
     host.write_files(files)
+    host.exec("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/opsctl-lab.conf")
     host.systemctl("daemon-reload")
     if start:
         host.systemctl("start", *(standin.service_name for standin in standins))

@@ -34,7 +34,7 @@ def test_down_frees_everything(other: Lab) -> None:
     assert not Path(f"/proc/{init}").exists()
     assert str(other.folder) not in mounts()
     assert other.index not in network.labs() or network.labs()[other.index] != other.folder
-    assert not any(group.exists() for group in processes.groups(other.index, host.number))
+    assert not processes.group(other.index).exists()
     assert not other.folder.exists()
 
 

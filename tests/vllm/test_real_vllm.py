@@ -39,7 +39,7 @@ def test_it_serves_at_two_ranks(vllm_host: LabHost) -> None:
     body = {"model": "kimi-k2.5", "prompt": "hello", "max_tokens": 4, "ignore_eos": True}
     status, text = ask(vllm_host, REAL, "/v1/completions", body)
     assert (status, json.loads(text)["usage"]["completion_tokens"]) == (200, 4)
-    assert "rank 1 in world size 2" in journal(vllm_host, "vllm-kimi-k25-int4")
+    assert "world_size=2 rank=1" in journal(vllm_host, "vllm-kimi-k25-int4")
 
 
 def test_completions_have_the_same_fields(both: LabHost) -> None:

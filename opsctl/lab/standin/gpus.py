@@ -7,6 +7,7 @@ library only: the stand-in for nvidia-smi starts with every probe.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -91,6 +92,8 @@ def hold(index: int, name: str, config: GpuConfig) -> Held:
     """Take a GPU for good. Raises GpuBusyError, and records the breach, when it is not free."""
     folder().mkdir(parents=True, exist_ok=True)
     lock = (folder() / f"gpu{index}").open("a+")
+    with contextlib.suppress(PermissionError):  # another user's file, which then is open to all already
+        os.fchmod(lock.fileno(), 0o666)
     for _ in range(20):  # a probe holds the lock for microseconds
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,7 +116,7 @@ def look(index: int, config: GpuConfig) -> Occupant | None:
     path = folder() / f"gpu{index}"
     if not path.exists():
         return None
-    with path.open("a+") as lock:
+    with path.open() as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
