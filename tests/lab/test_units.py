@@ -100,7 +100,7 @@ def test_a_load_that_is_stuck_answers_nothing_and_is_active(standin_host: LabHos
     set_fault(standin_host, PRODUCTION.unit, "stuck-at-shard=3")
     standin_host.systemctl("restart", PRODUCTION.service_name)
     deadline = Deadline(20, "second shard")
-    while "| 2/6" not in journal(standin_host, PRODUCTION.unit).rpartition("version 0.32.0")[2]:
+    while journal(standin_host, PRODUCTION.unit).count("| 2/6") < 2:  # the start before, and this one
         deadline.check()
         time.sleep(0.05)
     with pytest.raises(DeadlineExceeded) as stuck:
