@@ -1,8 +1,8 @@
-#!/usr/bin/env python3
-"""tiny-model DIR: write a random Llama with a byte-level tokenizer, small enough for a vLLM on one core a rank.
+"""``tiny_model.py DIR``: write a random Llama with a byte-level tokenizer, small enough for a vLLM on one core a rank.
 
 4 layers, hidden 512, six safetensors shards, so that a load shows progress and a decode step at TP=2 has
-1 + 2 x 4 = 9 all-reduces. Run with the vLLM environment's Python (script/vllm-cpu does).
+1 + 2 x 4 = 9 all-reduces. Run by path with the vLLM environment's Python, which has what it
+imports; this project's has not (script/vllm-cpu does it).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # type: ignore[import-not-found]
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # type: ignore[import-not-found]
 
 LAYERS, HIDDEN, HEADS = 4, 512, 8
 PADDED_VOCABULARY = 320
