@@ -17,7 +17,7 @@ import typer
 
 from opsctl import __version__
 from opsctl.commands.saying import say_error
-from opsctl.errors import ExitCode, OpsctlError
+from opsctl.errors import ExitCode, OpsctlError, as_defect
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,17 @@ def main(argv: list[str] | None = None) -> None:
     except OpsctlError as error:
         say_error(error, as_json="--json" in arguments)
         sys.exit(int(error.exit_code))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(int(ExitCode.INTERRUPTED))
     except BrokenPipeError:
         # The reader went away (opsctl … | head). Python would complain once more when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(int(ExitCode.VERIFIED))
+    except Exception as error:
+        # A traceback is no message for a person. What was begun is in the journal; production is the guard's.
+        if "OPSCTL_TRACEBACK" in os.environ:
+            raise
+        defect = as_defect(error)
+        say_error(defect, as_json="--json" in arguments)
+        sys.exit(int(defect.exit_code))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(int(ExitCode.INTERRUPTED))

@@ -42,6 +42,7 @@ where, and what to do next.
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
@@ -279,3 +280,13 @@ class Interrupted(OpsctlError):
 
 class Defect(OpsctlError):
     """opsctl itself is wrong. Production is restored all the same, and the place is named for a report."""
+
+
+def as_defect(error: Exception) -> Defect:
+    """Return an error that opsctl did not foresee as one of its own, with the place in the code."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return Defect(
+        f"a defect of opsctl: {type(error).__name__}: {error}",
+        where=f"{frame.filename}:{frame.lineno} in {frame.name}",
+        hint="please report it with these lines; OPSCTL_TRACEBACK=1 shows the whole way there",
+    )

@@ -60,7 +60,7 @@ class Sink(Protocol):
     """Where events go."""
 
     def show(self, event: Event) -> None:
-        """Take one event; never raise."""
+        """Take one event. Raises OSError when its reader has gone: it is not told of more."""
         ...
 
     def close(self) -> None:
@@ -76,12 +76,8 @@ class JsonLines:
 
     def show(self, event: Event) -> None:
         """Print the event."""
-        try:
-            self._out.write(json.dumps(event.document()) + "\n")
-            self._out.flush()
-        except OSError:
-            # The reader went away. The run, and production with it, is more important than its reader.
-            self._out = sys.stderr
+        self._out.write(json.dumps(event.document()) + "\n")
+        self._out.flush()
 
     def close(self) -> None:
         """Nothing to end."""
@@ -93,7 +89,7 @@ class Recorder:
     def __init__(self, run: str, journal: Journal, sinks: Sequence[Sink]) -> None:
         self.run = run
         self.journal = journal
-        self._sinks = tuple(sinks)
+        self._sinks = list(sinks)
         self._lock = threading.Lock()
 
     def say(self, event: str, message: str, *, host: str = "", phase: str = "", step: str = "", **data: Any) -> None:
@@ -130,5 +126,9 @@ class Recorder:
 
     def _show(self, event: Event) -> None:
         with self._lock:
-            for sink in self._sinks:
-                sink.show(event)
+            for sink in tuple(self._sinks):
+                try:
+                    sink.show(event)
+                except OSError:
+                    # The reader went away (opsctl run … | head). The run, and production with it, matters more.
+                    self._sinks.remove(sink)

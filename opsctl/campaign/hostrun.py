@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from opsctl.campaign.phases import Policy, run_phases, skip_phases
 from opsctl.campaign.preparing import Prepared, lease_terms
 from opsctl.campaign.steps import stop_stage
 from opsctl.deadline import Deadline
-from opsctl.errors import Defect, ExitCode, HostError, LeaseLost, OpsctlError
+from opsctl.errors import ExitCode, HostError, LeaseLost, OpsctlError, as_defect
 from opsctl.host.guard import control
 from opsctl.host.guard.control import Lease
 from opsctl.host.protocol import Host
@@ -189,13 +188,3 @@ def _after_the_guard(b: Borrowing, error: LeaseLost) -> HostOutcome:
 
 def _guard_words(b: Borrowing) -> str:
     return f"{b.heartbeat.last_words()}; look: opsctl lease show {b.name}; act: opsctl rollback {b.name}"
-
-
-def as_defect(error: Exception) -> Defect:
-    """Return an error that opsctl did not foresee as one of its own, with the place in the code."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return Defect(
-        f"a defect of opsctl: {type(error).__name__}: {error}",
-        where=f"{frame.filename}:{frame.lineno} in {frame.name}",
-        hint="please report it with this line; the journal has the rest",
-    )

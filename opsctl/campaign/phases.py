@@ -57,8 +57,10 @@ def run_phases(
     for index, phase in enumerate(phases):
         b.phase = phase.name
         try:
+            b.cancellation.check()
             _run_phase(b, phase, services, policy)
         except OpsctlError as error:
+            _skip_pending(b, phase, f"not reached: {error}")
             _close_phase(b, phase, State.FAILED, str(error))
             if phase.optional and isinstance(error, NotReady) and not b.cancellation.requested:
                 continue
@@ -74,20 +76,14 @@ def _run_phase(b: Borrowing, phase: PlannedPhase, services: dict[str, ResolvedSe
     if phase.steps and not todo:
         b.say("phase.ended", f"{phase.name}: everything was verified before")
         return
-    b.cancellation.check()
     journal.phase_state(b.run, b.name, phase.ordinal, State.RUNNING)
     b.say("phase.begun", f"{phase.name}: {phase.serve} must serve", serve=phase.serve)
     _ensure(b, phase.service, services, policy)
     states = [result.state for result in phase.done.values()]
-    for number, step in enumerate(todo):
+    for step in todo:
         b.step = step.id
         try:
             states.append(_run_one(b, phase, step))
-        except OpsctlError as error:
-            for later in todo[number + 1 :]:
-                skipped = failed_whole(later, f"not reached: {error}", State.SKIPPED)
-                journal.step_state(b.run, b.name, later.ordinal, later.position, State.SKIPPED, result=skipped)
-            raise
         finally:
             b.step = ""
     worst = _worst(states)
@@ -162,11 +158,23 @@ def skip_phases(b: Borrowing, phases: Sequence[PlannedPhase], reason: str) -> No
     """Record that phases were not reached, every step and cell of theirs with the reason."""
     for phase in phases:
         b.phase = phase.name
-        for step in phase.steps:
-            if step.id not in phase.done:
-                skipped = failed_whole(step, reason, State.SKIPPED)
-                b.recorder.journal.step_state(b.run, b.name, step.ordinal, step.position, State.SKIPPED, result=skipped)
+        _skip_pending(b, phase, reason)
         _close_phase(b, phase, State.SKIPPED, reason)
+
+
+def _skip_pending(b: Borrowing, phase: PlannedPhase, reason: str) -> None:
+    """Record each step of a phase that did not begin as skipped."""
+    journal = b.recorder.journal
+    pending = journal.query(
+        "SELECT position FROM steps WHERE run=? AND host=? AND ordinal=? AND state=?",
+        b.run,
+        b.name,
+        phase.ordinal,
+        State.PENDING,
+    )
+    for position in (row["position"] for row in pending):
+        skipped = failed_whole(phase.steps[position], reason, State.SKIPPED)
+        journal.step_state(b.run, b.name, phase.ordinal, position, State.SKIPPED, result=skipped)
 
 
 def _close_phase(b: Borrowing, phase: PlannedPhase, state: State, reason: str) -> None:

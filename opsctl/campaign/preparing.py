@@ -19,9 +19,13 @@ from opsctl.host.protocol import Host, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import StepResult
 from opsctl.serving import doctor, readiness
+from opsctl.serving.loads import LoadHistory
+from opsctl.serving.probing import Answer, Knock, not_ready
 from opsctl.serving.readiness import ServingState
 
 _LOOK = 90.0
+_NEVER = {Knock.UNAUTHORIZED, Knock.OTHER_MODEL, Knock.FOREIGN}
+"""What no restore mends: the inventory is wrong about this service, whatever --if-down says."""
 
 
 @dataclass
@@ -97,13 +101,15 @@ def prepare(definition: Definition, host: Host, recorder: Recorder) -> Prepared:
 def refuse_unfit(prepared: Prepared, definition: Definition, recorder: Recorder) -> None:
     """Stop before anything is touched: production that was down before, and every check that says stop."""
     production, found, host = prepared.production, prepared.found, prepared.host
-    if not found.serving and definition.request.if_down == "refuse":
+    if not found.serving and (definition.request.if_down == "refuse" or found.problem in _NEVER):
         raise NotReadyAsFound(production, found, host)
     checks = doctor.examine(
         host,
         tuple(prepared.services.values()),
         host.systemd(),
         deadline=Deadline(_LOOK, f"preflight of {host.name}"),
+        history=LoadHistory(recorder.journal.folder / "loads.sqlite"),
+        kill_foreign=definition.request.kill_foreign,
     )
     for check in checks:
         recorder.say(
@@ -128,12 +134,18 @@ class NotReadyAsFound(PreflightStop):
     """Production was not serving before anything was touched: a restore would have nothing to give back."""
 
     def __init__(self, production: ResolvedService, found: ServingState, host: Host) -> None:
+        hint = "mend it first; or --if-down restore (bring it up at the end) or --if-down leave (leave it down)"
+        problem = ""
+        if found.problem is not None:
+            error = not_ready(host, production, Answer(found.problem, found.seen))
+            problem = f": {found.problem.value}"
+            hint = error.hint or hint if found.problem in _NEVER else hint
         super().__init__(
-            f"production {production.name} was not serving before anything was touched",
+            f"production {production.name} was not serving before anything was touched{problem}",
             wanted=f"{production.unit} active and answering at {production.url} as {production.model}",
             seen=found.seen,
             where=f"{production.unit} on {host.name}",
-            hint="mend it first; or --if-down restore (bring it up at the end) or --if-down leave (leave it down)",
+            hint=hint,
         )
 
 

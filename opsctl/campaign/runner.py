@@ -22,7 +22,7 @@ from opsctl.campaign.phases import Policy
 from opsctl.campaign.preparing import Prepared
 from opsctl.campaign.stepplan import plan_phases
 from opsctl.deadline import Deadline
-from opsctl.errors import ExitCode, HostError, JournalError, OpsctlError, UnfitError
+from opsctl.errors import ExitCode, HostError, JournalError, OpsctlError, UnfitError, as_defect
 from opsctl.host import connect
 from opsctl.host.guard.control import Lease
 from opsctl.host.protocol import Host
@@ -95,8 +95,8 @@ def finish(work: Run, body: Callable[[], None]) -> ExitCode:
         )
         try:
             body()
-        except OpsctlError as caught:
-            error = caught
+        except Exception as caught:  # noqa: BLE001 - the person is told in words, whatever it is
+            error = caught if isinstance(caught, OpsctlError) else as_defect(caught)
     code = _exit_code(work, error)
     reason = _reason(work, error)
     # Whatever the disk says: the person hears how it ended, and the exit code is true.

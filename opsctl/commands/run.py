@@ -73,13 +73,18 @@ def open_sinks(journal: Any, run_id: str, *, as_json: bool, plain: bool) -> list
 
 def conclude(journal: Any, run_id: str, sinks: list[Any], code: Any, *, as_json: bool) -> None:
     """Write the report, end the showing, and say the last word: what was found, and is production back."""
+    from contextlib import suppress
+
     from rich.console import Console
 
     from opsctl.campaign.lastword import last_word
     from opsctl.campaign.reporting import write_reports
 
     written = write_reports(journal, run_id)
-    for sink in sinks:
-        sink.close()
-    if not as_json:
+    # Whoever read us may have gone; the exit code is true all the same.
+    with suppress(OSError):
+        for sink in sinks:
+            sink.close()
+        if as_json:
+            return
         Console().print(last_word(journal, run_id, code, written), markup=False, highlight=False, soft_wrap=True)
