@@ -113,7 +113,9 @@ def _values(entry: ServiceEntry) -> dict[str, object]:
 def _inherited(entry: ServiceEntry, parent: ServiceEntry) -> dict[str, object]:
     """Return what a variant takes from its production: whole values, and single keys of readiness and stop."""
     taken: dict[str, object] = {
-        name: getattr(parent, name) for name in _INHERITED if name not in entry.model_fields_set
+        name: getattr(parent, name)
+        for name in _INHERITED
+        if name not in entry.model_fields_set or getattr(entry, name) is None
     }
     for name in _INHERITED_BY_KEY:
         own = getattr(entry, name)

@@ -151,7 +151,7 @@ def _check_service(
         findings.add(key, "wanted the key `of` (the production service that a variant derives from)", on_key=True)
     elif of is None:
         for needed in ("url", "model"):
-            if needed not in service:
+            if service.get(needed) is None:
                 findings.add(key, f"wanted the key `{needed}`, found none", on_key=True)
     _check_fitting_keys(findings, key, service)
     if isinstance(of, str):
@@ -168,7 +168,7 @@ def _check_fitting_keys(findings: Findings, key: Key, service: Mapping[str, Any]
 
 
 def _is_variant(service: Mapping[str, Any]) -> bool:
-    return "of" in service or service.get("role") == "variant"
+    return service.get("of") is not None or service.get("role") == "variant"
 
 
 def _check_of(findings: Findings, key: Key, of: str, role: object, services: Services) -> None:

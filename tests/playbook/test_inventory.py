@@ -98,6 +98,7 @@ def test_names_that_are_asked_for_and_are_not_there(tmp_path: Path, call: tuple[
             "13:10: wanted the server's own address, without /v1",
         ),
         ("    model: kimi-k2.5\n", "", "10:3: wanted the key `model`, found none"),
+        ("    model: kimi-k2.5\n", "    model: null\n", "10:3: wanted the key `model`, found none"),
         ("/etc/vllm/key", "sk-123", "15:19: wanted an absolute path on the host, not the key itself"),
         ("tensor-parallel: 8", "tensor_parallel: 8", "16:5: unknown key `tensor_parallel`; nearest: `tensor-parallel`"),
         ("tensor-parallel: 8", "tensor-parallel: 0", "16:22: wanted at least 1, found 0"),
