@@ -1,0 +1,96 @@
+"""Write docs/faults.md from what the cells kept: ``python -m tests.faults.write_table OUTCOMES JUNIT SECONDS``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from tests.faults.bench import BOUND, LOAD, STOP, TTL
+from tests.faults.table import FAULTS, SENSELESS, STATES
+
+PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+_HEAD = """\
+# The fault table
+
+*Written by `script/test-faults`: {held} of {total} cells held; {seconds} s in all on {jobs} lab hosts at once.*
+
+Each cell was run for real: `opsctl run` drives a short campaign against a lab host (a real systemd, sshd and network
+cable, the stand-in server without torch, loading for {load:g} s), is frozen at the instant at which it enters the
+state, and the fault is done. A lease lives {ttl:g} s. In every cell, whatever the fault, the following was checked:
+
+- production is active and **answers a completion**, and nobody holds the host any more, within the bound
+  (ttl + stop + load + 30 s = {bound:g} s; where the campaign itself goes on, its own time on top);
+- at most one service ever held the GPUs: the stand-in takes an exclusive lock and records every breach;
+- nothing that was verified is lost from the journal;
+- the exit status is one of those that are true for the cell, and so are the last words: where they say that production
+  serves, a completion at that very moment says so too.
+
+Each cell shows the exit status, who brought production back (C the controller, G the guard, – nobody had to), and the
+seconds from the fault until all was at rest. **FAILED** would be a broken promise.
+
+"""
+
+
+def main() -> int:
+    """Write the page; return 1 when a cell did not hold."""
+    folder, junit, seconds, jobs = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+    outcomes = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    by_cell = {(one["state"], one["fault"]): one for one in outcomes}
+    failed = failures(junit)
+    lines = ["| state of the campaign | " + " | ".join(fault.name for fault in FAULTS) + " |"]
+    lines.append("|---" * (len(FAULTS) + 1) + "|")
+    for state in STATES:
+        cells = [_cell(by_cell.get((state.name, fault.name)), (state.name, fault.name)) for fault in FAULTS]
+        lines.append(f"| **{state.name}** | " + " | ".join(cells) + " |")
+    general = {(state.name, fault.name) for state in STATES for fault in FAULTS}
+    special = [one for one in outcomes if (one["state"], one["fault"]) not in general]
+    lines += ["", "## Faults of one state", "", "| state | fault | exit | back by | seconds |", "|---|---|---|---|---|"]
+    for one in special:
+        lines.append(f"| {one['state']} | {one['fault']} | {_exit(one)} | {one['restored_by']} | {one['seconds']} |")
+    lines += ["", "A fault of a unit or a stage strikes in the state that it belongs to; in every other state there is"]
+    lines += ["nothing for it to strike, so those cells do not exist."]
+    lines += ["", "## Cells that make no sense", "", "| state | fault | why |", "|---|---|---|"]
+    lines += [f"| {state} | {fault} | {why} |" for (state, fault), why in SENSELESS.items()]
+    if failed:
+        lines += ["", "## Cells that did not hold", "", *(f"- {name}" for name in failed)]
+    lines += [
+        "", "Beside the table: `python benchmarks/chaos.py --edges` strikes at *every* commit to the journal and every",
+        "mutation of the host, and `tests/guard/` shows the guard alone through power cuts, full and read-only disks,",
+        "hung probes, kill -9 and a stepped clock (it uses none: its deadlines are seconds of `/proc/uptime`).",
+    ]  # fmt: skip
+    head = _HEAD.format(
+        held=len(outcomes), total=len(outcomes) + len(failed), seconds=seconds, jobs=jobs, load=LOAD, ttl=TTL,
+        bound=TTL + STOP + LOAD + 30,
+    )  # fmt: skip
+    assert TTL + STOP + LOAD + 30 == BOUND
+    PAGE.write_text(head + "\n".join(lines) + "\n")
+    return 1 if failed or not outcomes else 0
+
+
+def failures(junit: Path) -> list[str]:
+    """Return the names of the cells that failed."""
+    tree = ET.parse(junit)  # noqa: S314 - our own pytest wrote it
+    return [
+        case.get("name", "?")
+        for case in tree.iter("testcase")
+        if case.find("failure") is not None or case.find("error") is not None
+    ]
+
+
+def _cell(outcome: dict[str, object] | None, place: tuple[str, str]) -> str:
+    if place in SENSELESS:
+        return "no sense, see below"
+    if outcome is None:
+        return "**FAILED**"
+    by = {"controller": "C", "guard": "G"}.get(str(outcome["restored_by"]), "–")
+    return f"{_exit(outcome)} {by} {outcome['seconds']} s"
+
+
+def _exit(outcome: dict[str, object]) -> str:
+    return "killed" if outcome["exit"] == -9 else str(outcome["exit"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
