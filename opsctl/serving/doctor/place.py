@@ -166,7 +166,9 @@ def judge_kernel_log(text: str | None) -> list[Check]:
         reason = f"Xid {number}, {words}: {len(buses)} × since boot, on {', '.join(sorted(set(buses)))}"
         lasting = number in LASTING
         checks.append(
-            stop("xid", reason, "reset the GPU or reboot before you measure") if lasting else warning("xid", reason)
+            stop(f"xid {number}", reason, "reset the GPU or reboot before you measure")
+            if lasting
+            else warning(f"xid {number}", reason)
         )
     if disk := [line.strip() for line in text.splitlines() if _DISK.search(line)]:
         checks.append(warning("disk errors", f"{len(disk)} × since boot, such as: {disk[-1][-160:]}", "see smartctl"))

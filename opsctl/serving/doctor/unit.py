@@ -96,17 +96,18 @@ def ends_with(cmdline: Sequence[str], argv: Sequence[str]) -> bool:
 
     Words with variables are expanded at the start; a whole ``$NAME`` may have become any number of words.
     """
-    pattern = []
+    # \x00 and not \0, which swallows digits that follow it.
+    pattern = ""
     for word in argv[1:]:
         if re.fullmatch(r"\$\w+", word):
-            pattern.append(r"(?:[^\0]*\0)*?")
-        else:
-            literal = re.split(r"(\$\{\w+\}|\$\$)", word)
-            pieces = [("\\$" if piece == "$$" else r"[^\0]*") if odd % 2 else re.escape(piece)
-                      for odd, piece in enumerate(literal)]  # fmt: skip
-            pattern.append("".join(pieces) + r"\0")
+            pattern += r"(?:[^\x00]*\x00)*?"
+            continue
+        for odd, piece in enumerate(re.split(r"(\$\{\w+\}|\$\$)", word)):
+            variable = r"\$" if piece == "$$" else r"[^\x00]*"
+            pattern += variable if odd % 2 else re.escape(piece)
+        pattern += r"\x00"
     text = "".join(f"{word}\0" for word in cmdline)
-    return re.search(rf"(?:^|\0){''.join(pattern)}$", text) is not None
+    return re.search(rf"(?:^|\x00){pattern}$", text) is not None
 
 
 def _same_version(service: ResolvedService, facts: UnitFacts) -> Check:
@@ -127,25 +128,32 @@ def _number(status: UnitStatus, name: str) -> int | None:
 
 def _sane(service: ResolvedService, status: UnitStatus) -> list[Check]:
     """Judge what facts about vLLM say of units: KillMode, Restart, LimitMEMLOCK, ready time-out."""
-    name = f"settings of {service.unit}"
     found: list[Check] = []
     mode = str(status.properties.get("KillMode", ""))
     if mode in {"process", "none"}:
         hint = "set KillMode=control-group"
-        found.append(warning(name, f"KillMode={mode}: workers outlive the server and keep the GPUs", hint))
+        found.append(
+            warning(
+                f"KillMode of {status.name}", f"KillMode={mode}: workers outlive the server and keep the GPUs", hint
+            )
+        )
     if endless := _endless_restarts(status):
-        found.append(warning(name, endless, "set StartLimitIntervalSec= and StartLimitBurst= so that loops end"))
+        found.append(
+            warning(
+                f"Restart of {status.name}",
+                endless,
+                "set StartLimitIntervalSec= and StartLimitBurst= so that loops end",
+            )
+        )
     locked = _number(status, "LimitMEMLOCK")
     if locked is not None and locked < 2**40 and (service.tensor_parallel or 2) > 1:
         reason = f"LimitMEMLOCK={format_size(locked)}: NCCL and pinned memory want more"
-        found.append(warning(name, reason, "set LimitMEMLOCK=infinity"))
+        found.append(warning(f"LimitMEMLOCK of {status.name}", reason, "set LimitMEMLOCK=infinity"))
     ready = _environment(status, READY_TIMEOUT)
     if service.engine == "vllm" and (ready is None or _seconds(ready) < READY_LEAST):
         reason = f"{READY_TIMEOUT} is {ready or 'not set (600 s from vLLM 0.14 on)'}: a long load gives up on itself"
-        found.append(warning(name, reason, f"set Environment={READY_TIMEOUT}=3600"))
-    return found or [
-        ok(name, "KillMode, Restart, LimitMEMLOCK and the ready time-out are fit for a server that loads long")
-    ]
+        found.append(warning(f"ready time-out of {status.name}", reason, f"set Environment={READY_TIMEOUT}=3600"))
+    return found or [ok(f"settings of {status.name}", "fit for a server that loads long, and for a clean stop")]
 
 
 def _endless_restarts(status: UnitStatus) -> str:
@@ -216,5 +224,5 @@ def _profiled(service: ResolvedService, status: UnitStatus) -> list[Check]:
         iterations = None
     if iterations and _seconds(_environment(status, STEP_TIMEOUT) or "") <= 300:
         reason = f"max_iterations={iterations} moves the flush into an RPC of 300 s"
-        found.append(warning(f"profiler of {service.unit}", reason, f"raise {STEP_TIMEOUT}, or leave it out"))
+        found.append(warning(f"max_iterations of {service.unit}", reason, f"raise {STEP_TIMEOUT}, or leave it out"))
     return found
