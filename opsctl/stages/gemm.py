@@ -125,9 +125,8 @@ class GemmStage:
         sums = step_sums(shapes, result.cells, result.environment.get("ceilings"))
         result = result.model_copy(update={"detail": {**result.detail, "model": shapes.name, "sums": sums}})
         measured = {(cell.axes["op"], cell.axes["m"]) for cell in result.cells if cell.state is State.VERIFIED}
-        bare = sorted(
-            {f"{c.axes['op']} at M={c.axes['m']}" for c in planned if (c.axes["op"], c.axes["m"]) not in measured}
-        )
+        wanted = dict.fromkeys((cell.axes["op"], cell.axes["m"]) for cell in planned)
+        bare = [f"{op} at M={tokens}" for op, tokens in wanted if (op, tokens) not in measured]
         if bare and result.state is State.VERIFIED:
             reason = f"{result.reason}; no kernel measured {', '.join(bare[:4])}{' …' if len(bare) > 4 else ''}"
             return result.model_copy(update={"state": State.INCONCLUSIVE, "reason": reason})

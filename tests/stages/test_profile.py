@@ -1,0 +1,52 @@
+import pytest
+
+from opsctl.errors import StageError
+from opsctl.playbook.models import ServiceEntry
+from opsctl.playbook.steps import Profile
+from opsctl.stages.profile import ProfileStage
+from tests.stages.contexts import context, nothing
+
+STAGE = ProfileStage()
+
+
+def test_cells_are_windows_of_each_concurrency() -> None:
+    cells = STAGE.cells(Profile(concurrency=(1, 8), windows=2), context())
+    assert [cell.id for cell in cells] == [
+        "concurrency=1/window=1",
+        "concurrency=1/window=2",
+        "concurrency=8/window=1",
+        "concurrency=8/window=2",
+    ]
+
+
+def test_the_spec_wants_a_file_of_every_rank() -> None:
+    options = Profile()
+    invocation = STAGE.invocation(options, context(), STAGE.cells(options, context()))
+    assert invocation.spec["ranks"] == 8
+    assert invocation.spec["trace_dir"] == "/var/lib/traces"
+    assert invocation.spec["engine"] == "vllm"
+    assert invocation.spec["flush_limit"] == 45 * 60
+
+
+@pytest.mark.parametrize(("fetch", "takes"), [("all", 2), ("rank0", 5), ("none", 1)])
+def test_what_is_fetched(fetch: str, takes: int) -> None:
+    invocation = STAGE.invocation(Profile(fetch=fetch), context(), ())
+    assert len(invocation.collect) == takes
+    assert "trace-*.json" in invocation.collect
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        (nothing(), "wants a service that serves"),
+        (context(trace_dir=None), "has no folder for traces"),
+        (context(service=ServiceEntry(url="http://x", model="m")), "number of ranks of vllm-kimi is not known"),
+    ],
+)
+def test_what_cannot_be_profiled_says_why(where: object, said: str) -> None:
+    with pytest.raises(StageError, match=said):
+        STAGE.invocation(Profile(), where, ())  # type: ignore[arg-type]
+
+
+def test_profiled_numbers_are_marked() -> None:
+    assert STAGE.judge(Profile(), context(), STAGE.cells(Profile(), context()), []).profiled
