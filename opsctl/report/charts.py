@@ -70,7 +70,7 @@ def timeline(record: RunRecord) -> Chart:
         "barmode": "overlay",
         "xaxis": {"type": "date", "title": {"text": "UTC"}},
         "yaxis": {"type": "category", "categoryarray": hosts, "automargin": True, "range": [-0.6, len(hosts) - 0.2]},
-        "height": 170 + 90 * len(hosts),
+        "height": 110 + 90 * len(hosts),
         # Names that do not fit into their bar are left to the legend and the table.
         "uniformtext": {"minsize": 10, "mode": "hide"},
         "shapes": shapes,
@@ -121,7 +121,7 @@ def decode_steps(readings: Sequence[TraceReading]) -> Chart:
         "barmode": "stack",
         "xaxis": {"title": {"text": "ms a decode step"}},
         "yaxis": {"autorange": "reversed", "automargin": True},
-        "height": 170 + BAR_HEIGHT * len(readings),
+        "height": 80 + BAR_HEIGHT * len(readings),
     }
     return Chart(
         "decode-step",
@@ -159,7 +159,7 @@ def ranks(window: TraceReading) -> Chart:
         "barmode": "stack",
         "xaxis": {"title": {"text": "ms busy a decode step"}},
         "yaxis": {"autorange": "reversed", "automargin": True},
-        "height": 170 + BAR_HEIGHT * len(listed),
+        "height": 80 + BAR_HEIGHT * len(listed),
     }
     return Chart("ranks", "Ranks side by side", _figure(data, layout))
 
@@ -185,10 +185,10 @@ def serving(placed: Sequence[Placed]) -> list[Chart]:
     }
     made = []
     if latency:
-        layout = {"xaxis": axis, "yaxis": {"title": {"text": "TPOT, ms"}, "rangemode": "tozero"}, "height": 380}
+        layout = {"xaxis": axis, "yaxis": {"title": {"text": "TPOT, ms"}, "rangemode": "tozero"}, "height": 340}
         made.append(Chart("tpot", "TPOT against concurrency", _figure(latency, layout)))
     if throughput:
-        layout = {"xaxis": axis, "yaxis": {"title": {"text": "output, tok/s"}, "rangemode": "tozero"}, "height": 380}
+        layout = {"xaxis": axis, "yaxis": {"title": {"text": "output, tok/s"}, "rangemode": "tozero"}, "height": 340}
         made.append(Chart("throughput", "Output throughput against concurrency", _figure(throughput, layout)))
     return made
 
@@ -264,7 +264,7 @@ def gemm(placed: Sequence[Placed]) -> Chart:
             "tickvals": sorted({tokens for line in data for tokens in line["x"]}),
         },
         "yaxis": {"title": {"text": "GB/s"}, "rangemode": "tozero"},
-        "height": 460,
+        "height": 400,
     }
     if roofs:
         roof = max(roofs)
@@ -333,7 +333,7 @@ def collectives(placed: Sequence[Placed]) -> Chart:
             "ticktext": [format_size(size) + (f"<br>{own[size]} tok" if size in own else "") for size in ticks],
         },
         "yaxis": {"title": {"text": "p50, µs"}, "type": "log"},
-        "height": 480,
+        "height": 400,
         "shapes": [
             {
                 "type": "line",

@@ -63,7 +63,7 @@ def trend(series: Series, changes: Changes, identity: str) -> Chart:
     layout = {
         "xaxis": {"type": "date"},
         "yaxis": {"title": {"text": short_label(series.unit)}},
-        "height": 320,
+        "height": 270,
         "shapes": [
             {
                 "type": "line",

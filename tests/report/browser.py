@@ -42,12 +42,16 @@ class Page:
             features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
         )
         self._command("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=mobile)
-        self.driver.get(path.as_uri())
-        WebDriverWait(self.driver, 30).until(
-            lambda driver: driver.execute_script(
-                "return !document.querySelector('.chart') || document.documentElement.dataset.charts === 'drawn'"
-            )
-        )
+        self.visit(path.as_uri())
+
+    def visit(self, address: str) -> None:
+        """Go to an address and wait until its charts are drawn."""
+        self.driver.get(address)
+        self.wait("return !document.querySelector('.chart') || document.documentElement.dataset.charts === 'drawn'")
+
+    def wait(self, script: str) -> None:
+        """Wait, at most half a minute, until a script returns true."""
+        WebDriverWait(self.driver, 30).until(lambda driver: driver.execute_script(script))
 
     def run(self, script: str) -> Any:
         """Return what a script in the page returns."""

@@ -33,7 +33,7 @@ const worst = (selector, name) => Math.min(...[...document.querySelectorAll(sele
   const ink = light(getComputedStyle(element)[name]);
   return (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
 }));
-return [worst("p, td, h1, h2, dt, .mark", "color"), worst(".xtick text, .ytick text, .legendtext", "fill")];
+return [worst("p, td, h1, h2, dt, .mark", "color"), worst(".xtick text, .ytick text", "fill")];
 """
 
 

@@ -20,20 +20,45 @@
     const ink = onPaper ? "#1b1f24" : style.getPropertyValue("--ink").trim();
     const line = onPaper ? "#d6dbe0" : style.getPropertyValue("--line").trim();
     const shade = onPaper ? "#ffffff" : style.getPropertyValue("--shade").trim();
-    const axis = (own) => ({ gridcolor: line, linecolor: line, zerolinecolor: line, ...own });
+    const axis = (own) => ({
+      gridcolor: line, linecolor: line, zerolinecolor: line, automargin: true, ...own,
+      title: { standoff: 10, ...own?.title },
+    });
     const narrow = width < 560;
     return {
       ...layout,
       xaxis: axis(layout.xaxis), yaxis: axis(layout.yaxis), width,
-      height: layout.height + (narrow ? 70 : 0),
+      height: layout.height,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, 'DejaVu Sans', sans-serif", size: narrow ? 11 : 12.5, color: ink },
       margin: { l: narrow ? 46 : 64, r: 16, t: 12, b: 52 },
-      legend: { orientation: "h", x: 0, xref: narrow ? "container" : "paper", y: 1.02, xanchor: "left", yanchor: "bottom", traceorder: "normal", ...layout.legend },
+      showlegend: false,
       hoverlabel: { bgcolor: shade, bordercolor: line, font: { color: ink } },
       dragmode: coarse ? false : "zoom",
     };
   }
+
+  // The legend is the page's own: it wraps on a phone, prints, and never covers the plot.
+  function legend(chart, traces) {
+    const named = traces.filter((trace) => trace.name);
+    if (named.length < 2) return;
+    const list = document.createElement("ul");
+    list.className = "legend";
+    for (const trace of named) {
+      const swatch = document.createElement("span");
+      const drawn = trace.mode?.includes("lines");
+      swatch.className = drawn ? "line" : trace.mode ? "dot" : "box";
+      const style = { dash: "dashed", longdash: "dashed", dot: "dotted", dashdot: "dashed" }[trace.line?.dash] ?? "solid";
+      swatch.style.cssText = drawn
+        ? `border-top-color:${trace.line.color};border-top-style:${style}`
+        : `background:${trace.marker.color};opacity:${trace.marker.opacity ?? 1}`;
+      const item = document.createElement("li");
+      item.append(swatch, trace.name);
+      list.append(item);
+    }
+    chart.before(list);
+  }
+  for (const chart of charts) legend(chart, figures[chart.dataset.figure].data);
 
   let onPaper = false;
   function draw() {
