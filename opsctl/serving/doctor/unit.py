@@ -194,7 +194,7 @@ def _timeouts(service: ResolvedService, status: UnitStatus) -> Check:
         return warning(name, reason, "raise stop.limit of the service: opsctl would kill before systemd does")
     if seconds < 15:
         return warning(
-            name, f"TimeoutStopSec={seconds:g} s is short for workers that free 8 GPUs", "set TimeoutStopSec=60"
+            name, f"TimeoutStopSec={seconds:g} s is short for workers that free their GPUs", "set TimeoutStopSec=60"
         )
     return ok(name, f"TimeoutStopSec={format_duration(seconds)}")
 

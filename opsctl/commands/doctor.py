@@ -1,0 +1,119 @@
+"""``opsctl doctor``: is this host fit to have its production taken down and brought back?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from opsctl.playbook.inventory import LoadedInventory
+    from opsctl.serving.doctor import Check
+
+_CONNECT, _LOOK = 20.0, 120.0
+_SIGNS = {"ok": "✓", "warning": "!", "stop": "✗", "unknown": "?"}
+_COLOURS = {"ok": "green", "warning": "yellow", "stop": "red", "unknown": "magenta"}
+
+
+def doctor(
+    host: Annotated[str, typer.Argument(help="Host or group of the inventory.")],
+    inventory: Annotated[Path, typer.Option("--inventory", "-i", help="Inventory.")] = Path("inventory.yml"),
+    kill_foreign: Annotated[
+        bool, typer.Option("--kill-foreign", help="Judge as for a run that may kill processes of others on the GPUs.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write one JSON document.")] = False,
+) -> None:
+    """Examine a host before it is borrowed: GPUs, units, disk, ports, kernel log. Reads only.
+
+    Every line is ok, warning, stop or unknown, with its reason and what to do. A run makes the same checks and
+    refuses to begin at a stop.
+
+    Exit code 0 without a stop, 2 with one, or when the host cannot be reached.
+
+    [bold]Examples[/bold]
+
+      opsctl doctor kimi
+
+      opsctl doctor fleet --json
+    """
+    from opsctl.playbook.inventory import load_inventory
+    from opsctl.serving.doctor import Verdict, worst
+
+    loaded = load_inventory(inventory)
+    seen = {name: _examine(loaded, name, kill_foreign=kill_foreign) for name in loaded.hosts_of(host)}
+    if json:
+        _print_json(seen)
+    else:
+        _print_lines(seen)
+    if any(worst(checks) is Verdict.STOP for checks in seen.values()):
+        raise typer.Exit(2)
+
+
+def _examine(loaded: LoadedInventory, name: str, *, kill_foreign: bool) -> Sequence[Check]:
+    from opsctl.campaign.journal import state_home
+    from opsctl.deadline import Deadline
+    from opsctl.host import connect
+    from opsctl.serving.doctor import examine
+    from opsctl.serving.loads import LoadHistory
+
+    host = connect(name, loaded.host(name), deadline=Deadline(_CONNECT, f"connection to {name}"))
+    try:
+        return examine(
+            host,
+            loaded.services_of(name),
+            host.systemd(),
+            deadline=Deadline(_LOOK, f"examination of {name}"),
+            history=LoadHistory(state_home() / "loads.sqlite"),
+            kill_foreign=kill_foreign,
+        )
+    finally:
+        host.close()
+
+
+def _print_json(seen: Mapping[str, Sequence[Check]]) -> None:
+    import json
+    from dataclasses import asdict
+
+    from opsctl.serving.doctor import worst
+
+    hosts = [
+        {"host": name, "verdict": worst(checks), "checks": [asdict(check) for check in checks]}
+        for name, checks in seen.items()
+    ]
+    print(json.dumps({"hosts": hosts}, indent=2))
+
+
+def _print_lines(seen: Mapping[str, Sequence[Check]]) -> None:
+    """Print a table a host: the sign says the verdict without its colour, too."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from opsctl.serving.doctor import worst
+
+    console = Console(highlight=False)
+    for name, checks in seen.items():
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for check in checks:
+            what = Text.assemble((check.name, "bold"), f": {check.reason}")
+            if check.hint:
+                what.append(f"\n→ {check.hint}", style="dim")
+            table.add_row(Text(f"{_SIGNS[check.verdict]} {check.verdict}", style=_COLOURS[check.verdict]), what)
+        verdict = worst(checks)
+        counts = ", ".join(
+            f"{number} {one}" for one in _SIGNS if (number := sum(check.verdict == one for check in checks))
+        )
+        console.print(Text(name, style="bold"))
+        console.print(table)
+        words = {
+            "stop": "not fit",
+            "warning": "fit, with warnings",
+            "unknown": "fit, as far as can be seen",
+            "ok": "fit",
+        }
+        console.print(Text(f"{name} is {words[verdict]}: {counts}", style=_COLOURS[verdict]))
