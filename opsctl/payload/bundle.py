@@ -34,8 +34,11 @@ def _package_files(name: str) -> Iterator[tuple[str, bytes]]:
         path = PurePosixPath(file)
         wanted = path.parts[0] == name and path.suffix not in {".pyc", ".so"} and "__pycache__" not in path.parts
         licence = path.parts[0].endswith(".dist-info") and "licen" in str(path).lower()
+        # Not under .dist-info: a folder of that name without METADATA is a distribution without a name to
+        # importlib.metadata, and torch, which asks for entry points when it is imported, dies of it.
+        to = f"licences/{name}/{path.name}" if licence else str(path)
         if wanted or licence:
-            yield str(path), Path(str(distribution.locate_file(file))).read_bytes()
+            yield to, Path(str(distribution.locate_file(file))).read_bytes()
 
 
 def _own_files() -> Iterator[tuple[str, bytes]]:

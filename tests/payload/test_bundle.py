@@ -58,6 +58,11 @@ def test_what_is_in_it(tmp_path: Path) -> None:
     assert [name for name in names if "licen" in name.lower()]
 
 
+def test_it_hides_no_distribution_from_the_environment(tmp_path: Path) -> None:
+    """A .dist-info without METADATA has no name: importlib.metadata fails on it, and so does `import torch`."""
+    assert not [name for name in zipfile.ZipFile(build_zipapp(tmp_path)).namelist() if ".dist-info/" in name]
+
+
 @pytest.mark.parametrize("python", pythons())
 def test_it_measures_a_server_with_nothing_installed(tmp_path: Path, python: str) -> None:
     path = build_zipapp(tmp_path)
