@@ -47,7 +47,7 @@ def up(
     fault: Annotated[str, typer.Option(help="Faults of the stand-in, such as dies-at-shard=3,times=1.")] = "",
     router: Annotated[bool, typer.Option("--router", help="A router that hangs on production by Requires=.")] = False,
     login: Annotated[str, typer.Option(help="Who logs in; one other than root has sudo.")] = "root",
-    disk: Annotated[str, typer.Option(help="Size of a host's disk, in this machine's memory.")] = "1G",
+    disk: Annotated[str, typer.Option(help="Size of a host's disk, in this machine's memory.")] = "2G",
     as_json: AsJson = False,
 ) -> None:
     """Boot throw-away hosts that serve a stand-in, and print the path of their inventory.

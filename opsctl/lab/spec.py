@@ -33,7 +33,7 @@ class HostSpec:
     folders of this machine: ``SOURCE:TARGET:ro`` or ``:rw``. ``init`` sshd is a host without systemd.
     """
 
-    disk: str = "1G"
+    disk: str = "2G"
     login: str = "root"
     sudo: bool = True
     linger: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from opsctl.lab.hosts import LabHost
 from opsctl.lab.spec import SeedFile
 from opsctl.lab.standin.faults import FAULT_FOLDER, STATE_FOLDER, parse
 from opsctl.lab.standin.gpus import CONFIG, GpuConfig
+from opsctl.lab.standin.settings import VERSION
 
 ENVIRONMENT = "/opt/vllm"
 MODELS = "/models"
@@ -68,6 +69,7 @@ class Standin:
         variables = {
             "STANDIN_ENGINE": self.engine,
             "STANDIN_LOAD_SECONDS": f"{self.load_seconds:g}",
+            "VLLM_ENGINE_READY_TIMEOUT_S": "3600",
             **({"STANDIN_FAULT": self.fault} if self.fault else {}),
             **self.environment,
         }
@@ -107,8 +109,11 @@ WantedBy=multi-user.target
     return {path: SeedFile(text), wants: SeedFile(link_to=path)}
 
 
-def environment_files() -> dict[str, SeedFile]:
-    """Return a serving environment in /opt/vllm that is made of this one's packages, with ``vllm`` in its bin."""
+def environment_files(version: str = VERSION) -> dict[str, SeedFile]:
+    """Return a serving environment in /opt/vllm that is made of this one's packages, with ``vllm`` in its bin.
+
+    Its metadata says that vLLM of this version is installed, as a real environment's does.
+    """
     base = os.path.realpath(sys.executable)
     config = f"home = {Path(base).parent}\ninclude-system-site-packages = false\nversion = {sys.version.split()[0]}\n"
     program = (
@@ -124,7 +129,10 @@ def environment_files() -> dict[str, SeedFile]:
         f"{ENVIRONMENT}/bin/python": SeedFile(link_to=base),
         f"{ENVIRONMENT}/bin/python3": SeedFile(link_to="python"),
         f"{ENVIRONMENT}/bin/vllm": SeedFile(program, 0o755),
-        library: SeedFile(link_to=sysconfig.get_path("purelib")),
+        f"{library}/standin.pth": SeedFile(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"),
+        f"{library}/vllm-{version}.dist-info/METADATA": SeedFile(
+            f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
+        ),
         "/usr/local/bin/nvidia-smi": SeedFile(smi, 0o755),
     }
 

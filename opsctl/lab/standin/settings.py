@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+VERSION = "0.32.0"
+"""The version that it claims unless STANDIN_VERSION says another."""
+
 # Flags that real units carry and that change nothing here. True: takes a value.
 _IGNORED = {
     "--dtype": True,
@@ -145,7 +148,7 @@ def read(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> Se
     """
     parser = _parser()
     options = parser.parse_args(argv)
-    version = environment.get("STANDIN_VERSION", "0.32.0")
+    version = environment.get("STANDIN_VERSION", VERSION)
     if options.version:
         print(version)
         return None
