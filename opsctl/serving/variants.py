@@ -85,7 +85,8 @@ def derive(
         # Percent signs of a loaded argv are final; its variables are still to come.
         command=replace(command, words=tuple(literal(word, dollar=False) for word in argv)),
         values=specifiers(production.name, fragment=production.fragment_path),
-        condition=holds_condition(host.entry, token),
+        # The plus sign: the lease is root's to read, whoever the server runs as.
+        condition=("+" if host.entry.scope == "system" else "") + holds_condition(host.entry, token),
         env={} if companion[0] else env,
         environment_file=companion[0],
         limits=service.limits,

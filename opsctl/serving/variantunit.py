@@ -23,6 +23,9 @@ DROPPED: Mapping[str, str] = {
     "SuccessAction": "may reboot the host",
     "FailureAction": "may reboot the host",
     "StartLimitAction": "may reboot the host",
+    "StartLimitIntervalSec": "set to 0: opsctl starts it as often as a playbook says",
+    "StartLimitInterval": "the same",
+    "StartLimitBurst": "the same",
     "JobTimeoutAction": "may reboot the host",
     "SourcePath": "it is not this file's source",
     "Restart": "set to no: a loop of loads has wedged hosts",
@@ -85,10 +88,13 @@ def derived_assignments(
     if environment_file:
         settings.append(("EnvironmentFile", environment_file))
     if trace_dir and last_value(production, "Service", "ProtectSystem") not in {None, "no", "false", "0", "off"}:
-        settings.append(("ReadWritePaths", quote_word(literal(trace_dir, dollar=False))))
+        settings.append(("ReadWritePaths", quote_word(f"-{literal(trace_dir, dollar=False)}")))
     settings += [_limit(key, value, where) for key, value in limits.items()]
     settings += [("Restart", "no"), ("Slice", SLICE)]
-    added = [Assignment("Service", key, value) for key, value in settings]
+    added = [
+        Assignment("Unit", "StartLimitIntervalSec", "0"),
+        *(Assignment("Service", key, value) for key, value in settings),
+    ]
     return [*kept, *added]
 
 

@@ -230,6 +230,41 @@ def test_a_prefix_stands_before_the_command(derive: Callable[..., Variant]) -> N
     assert variant.argv == (*prefix, *PRODUCTION.argv())
 
 
+TELLS_WHO = """\
+#!/bin/sh
+for last; do :; done
+folder=$(printf %s "$last" | sed 's/.*"torch_profiler_dir":"\\([^"]*\\)".*/\\1/')
+id -un >"$folder/who" && exec sleep 600
+"""
+
+
+def test_a_server_of_another_user_may_start_and_write_its_traces(
+    fresh_lab_host: LabHost, host: Host, derive: Callable[..., Variant]
+) -> None:
+    fresh_lab_host.exec("useradd", "--system", "vllm")
+    fresh_lab_host.exec("chmod", "600", "/run/token")
+    fresh_lab_host.write_file("/opt/tells/vllm", TELLS_WHO, 0o755)
+    sandbox = ("User=vllm", "ProtectSystem=strict", "ExecStart=", "ExecStart=/opt/tells/vllm serve /m")
+    variant = derive(Standin(service=sandbox), variant_service(profiler="torch"))
+    variants.install(host, variant, systemd=host.systemd(), deadline=limit(30))
+    host.systemd().start(variant.unit, deadline=limit(30))
+    seen = fresh_lab_host.exec(
+        "sh", "-c", f"until [ -s {TRACES}/who ]; do sleep 0.05; done; cat {TRACES}/who", timeout=20
+    )
+    assert seen.stdout == "vllm\n"
+
+
+def test_a_variant_may_be_started_as_often_as_a_playbook_says(
+    fresh_lab_host: LabHost, host: Host, derive: Callable[..., Variant]
+) -> None:
+    limits = ("StartLimitIntervalSec=1h", "StartLimitBurst=2")
+    variant = derive(Standin(unit_section=limits), variant_service())
+    variants.install(host, variant, systemd=host.systemd(), deadline=limit(30))
+    for _ in range(4):
+        host.systemd().start(variant.unit, deadline=limit(30))
+        host.systemd().stop(variant.unit, deadline=limit(30))
+
+
 def test_a_closed_unit_stays_closed(fresh_lab_host: LabHost, host: Host, derive: Callable[..., Variant]) -> None:
     path = f"/etc/systemd/system/{PRODUCTION.service_name}"
     derive(PRODUCTION, variant_service())

@@ -64,7 +64,7 @@ def kernel_log(host: Host, deadline: Deadline) -> str | None:
     """Read the kernel's lines since boot that name a GPU or a disk; "" where there are none, None if not readable."""
     script = """
 lines=$(journalctl -k -b -q --no-pager -o short-iso 2>/dev/null) || lines=$(dmesg 2>/dev/null) || exit 9
-[ -n "$lines" ] || dmesg >/dev/null 2>&1 || exit 9
+[ -n "$lines" ] || lines=$(dmesg 2>/dev/null) || exit 9
 printf '%s\\n' "$lines" | grep -E -i 'NVRM|I/O error|EXT4-fs error|XFS .*error|nvme.*timeout' | tail -n 200
 exit 0"""
     return _text(host, ["sh", "-c", script], deadline)
