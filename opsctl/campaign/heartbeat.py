@@ -152,8 +152,8 @@ class Heartbeat:
             lease = control.renew(self._host, self._lease, deadline=Deadline(self._call_limit, "renewal of the lease"))
         except LeaseLost as error:
             lost = error
-        except OpsctlError as error:
-            self._trouble = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next renewal may do: a dead heartbeat loses the lease
+            self._trouble = str(error) or type(error).__name__
             self._drop()
         else:
             self._trouble = ""

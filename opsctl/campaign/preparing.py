@@ -14,6 +14,7 @@ from opsctl.campaign.journal import controller_name
 from opsctl.campaign.phases import PlannedPhase
 from opsctl.deadline import Deadline
 from opsctl.errors import PreflightStop, UnitNotFound
+from opsctl.host.guard import control
 from opsctl.host.guard.control import LeaseTerms
 from opsctl.host.protocol import Host, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
@@ -99,8 +100,9 @@ def prepare(definition: Definition, host: Host, recorder: Recorder) -> Prepared:
 
 
 def refuse_unfit(prepared: Prepared, definition: Definition, recorder: Recorder) -> None:
-    """Stop before anything is touched: production that was down before, and every check that says stop."""
+    """Stop before anything is touched: somebody else's lease, production that was down before, what the checks say."""
     production, found, host = prepared.production, prepared.found, prepared.host
+    control.refuse_held(host, deadline=Deadline(limits.CALL, f"the lease on {host.name}"))
     if not found.serving and (definition.request.if_down == "refuse" or found.problem in _NEVER):
         raise NotReadyAsFound(production, found, host)
     checks = doctor.examine(

@@ -31,6 +31,18 @@ PROFILER = f"{PRODUCTION}-profiler"
 GUARD = "/usr/local/lib/opsctl/opsctl-guard"
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
+# libfaketime 0.9.10 breaks a sleep until an instant of the monotonic clock, which it is told to leave alone.
+_UNFAKED_SLEEP = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, struct timespec *left) {
+  return syscall(SYS_clock_nanosleep, clock, flags, until, left) == -1 ? errno : 0;
+}
+"""
+
 TTL = 15.0
 """Seconds without a sign of life after which the guard acts."""
 STOP = 12.0
@@ -253,6 +265,20 @@ def until(true: Callable[[], bool], seconds: float, what: str, seen: Callable[[]
             raise AssertionError(f"{what} did not come within {seconds:g} s: {seen()}")
         time.sleep(0.2)
     return time.monotonic() - began
+
+
+def stepped_clock(folder: Path) -> dict[str, str]:
+    """Return the environment of a program whose wall clock is that of the file ``clock`` in a folder, +0d for now."""
+    (folder / "clock").write_text("+0d\n")
+    source, library = folder / "sleep.c", folder / "sleep.so"
+    source.write_text(_UNFAKED_SLEEP)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return {
+        "LD_PRELOAD": f"{library} {FAKETIME}",
+        "FAKETIME_TIMESTAMP_FILE": str(folder / "clock"),
+        "FAKETIME_NO_CACHE": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+    }
 
 
 @contextmanager

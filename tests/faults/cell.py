@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.faults.bench import FAKETIME, Bench, Controller, until
+from tests.faults.bench import Bench, Controller, stepped_clock, until
 from tests.faults.table import INTERRUPTED, KILLED, NOT_VERIFIED, Fault, StateOf
 
 _SERVES = re.compile(r"serving|back and verified|never went down|serves|nothing was touched")
@@ -31,7 +31,7 @@ class Outcome:
 
 def run_cell(bench: Bench, state: StateOf, fault: Fault) -> Outcome:
     """Carry out one cell. Raises AssertionError where something is not as promised."""
-    controller = bench.frozen_at(state.edge, **_environment(bench, fault))
+    controller = bench.frozen_at(state.edge, **(stepped_clock(bench.folder) if fault.clock else {}))
     try:
         proven = bench.verified_steps()
         began = time.monotonic()
@@ -40,19 +40,6 @@ def run_cell(bench: Bench, state: StateOf, fault: Fault) -> Outcome:
     finally:
         controller.end()
         bench.host.heal()
-
-
-def _environment(bench: Bench, fault: Fault) -> dict[str, str]:
-    if not fault.clock:
-        return {}
-    clock = bench.folder / "clock"
-    clock.write_text("+0d\n")
-    return {
-        "LD_PRELOAD": FAKETIME,
-        "FAKETIME_TIMESTAMP_FILE": str(clock),
-        "FAKETIME_NO_CACHE": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-    }
 
 
 def await_rest(

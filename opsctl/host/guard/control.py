@@ -28,6 +28,7 @@ __all__ = [
     "confirm",
     "holds",
     "install",
+    "refuse_held",
     "release",
     "renew",
     "show",
@@ -125,6 +126,13 @@ def show(host: Host, *, deadline: Deadline) -> LeaseView | None:
     return _judge(host, done, "read the lease")
 
 
+def refuse_held(host: Host, *, deadline: Deadline) -> None:
+    """Raise HostHeld while somebody holds the host, before production is judged: it is down for their sake."""
+    view = show(host, deadline=deadline)
+    if view is not None and view.live:
+        raise _held(host, view, "borrow the host", view.describe())
+
+
 def break_(host: Host, *, by: str, deadline: Deadline) -> LeaseView | None:
     """End whatever lease there is: its holder is fenced off and the guard restores production, at once.
 
@@ -184,13 +192,7 @@ def _judge(host: Host, done: Completed, wanted: str) -> LeaseView:
     if done.exit_status == 0:
         return view
     if done.exit_status == _HELD:
-        raise HostHeld(
-            f"{host.name} is held by {view.holder or 'someone else'}",
-            wanted=wanted,
-            seen=f"{view.describe()} ({said})",
-            where=host.name,
-            hint=f"wait, or: opsctl lease show {host.name}; opsctl lease break {host.name}",
-        )
+        raise _held(host, view, wanted, f"{view.describe()} ({said})")
     if done.exit_status == _LOST:
         raise LeaseLost(
             f"the lease on {host.name} is gone: {view.describe()}",
@@ -215,6 +217,16 @@ def _judge(host: Host, done: Completed, wanted: str) -> LeaseView:
         seen=said or "no output",
         where=host.name,
         hint="the lock is held by something that hangs" if done.exit_status == _BUSY else None,
+    )
+
+
+def _held(host: Host, view: LeaseView, wanted: str, seen: str) -> HostHeld:
+    return HostHeld(
+        f"{host.name} is held by {view.holder or 'someone else'}",
+        wanted=wanted,
+        seen=seen,
+        where=host.name,
+        hint=f"wait, or: opsctl lease show {host.name}; opsctl lease break {host.name}",
     )
 
 
