@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from opsctl.campaign import limits
 from opsctl.campaign.borrowing import Borrowing
 from opsctl.deadline import Deadline
-from opsctl.errors import Interrupted, JournalError, LoadFailed, OpsctlError
+from opsctl.errors import Interrupted, JournalError, LoadFailed, OpsctlError, UnitNotFound
 from opsctl.host.protocol import UnitStatus
 from opsctl.playbook.models import Role
 from opsctl.playbook.resolved import ResolvedService
@@ -150,7 +150,8 @@ def _start(b: Borrowing, service: ResolvedService) -> UnitStatus:
         b.say("service.starting", f"starting {service.unit}", service=service.name, role=service.role)
         with b.change("start", service.unit):
             systemd = b.systemd()
-            if status.active_state == "failed":
+            # Forgets the starts that systemd has counted, too: swaps there and back must not meet StartLimitBurst=.
+            with suppress(UnitNotFound):
                 systemd.reset_failed(service.unit, deadline=b.call("reset-failed"))
             systemd.start(service.unit, deadline=b.call(f"start of {service.unit}", limits.UNIT_JOB))
         status = b.host.systemd().status(service.unit, deadline=b.call("status"))
