@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from opsctl.campaign import limits, restore, variantunits
@@ -10,11 +11,13 @@ from opsctl.campaign.borrowing import Borrowing
 from opsctl.campaign.cancellation import Cancellation
 from opsctl.campaign.events import Recorder
 from opsctl.campaign.heartbeat import Heartbeat
+from opsctl.campaign.journal import now
 from opsctl.campaign.phases import Policy, run_phases, skip_phases
 from opsctl.campaign.preparing import Prepared, lease_terms
 from opsctl.campaign.steps import stop_stage
+from opsctl.campaign.watching import watch_guard
 from opsctl.deadline import Deadline
-from opsctl.errors import ExitCode, HostError, LeaseLost, OpsctlError, as_defect
+from opsctl.errors import ExitCode, HostRebooted, LeaseLost, OpsctlError, as_defect
 from opsctl.host.guard import control
 from opsctl.host.guard.control import Lease
 from opsctl.host.protocol import Host
@@ -162,28 +165,40 @@ def _code(b: Borrowing, failure: OpsctlError | None) -> ExitCode:
 
 
 def _after_the_guard(b: Borrowing, error: LeaseLost) -> HostOutcome:
-    """Look, and only look, at what the guard did: a controller without its token touches nothing."""
+    """Watch, and only watch, what the guard does: a controller without its token touches nothing."""
     b.say("lease.lost", str(error), error=error.lines())
+    b.heartbeat.stop()
     try:
+        seen = _watched(b)
+    except OpsctlError as trouble:
+        b.say("restore.ended", f"production is NOT verified: {trouble}", error=trouble.lines())
+        return HostOutcome(b.name, ExitCode.PRODUCTION_NOT_VERIFIED, error, f"{trouble}; {_guard_words(b)}")
+    if not seen.serving:
+        b.say("restore.ended", f"production is NOT verified: {seen.seen}")
+        return HostOutcome(b.name, ExitCode.PRODUCTION_NOT_VERIFIED, error, f"seen: {seen.seen}; {_guard_words(b)}")
+    b.recorder.journal.update_host(
+        b.run,
+        b.name,
+        verified=1,
+        evidence=list(seen.evidence),
+        back_at=now() if b.touched else None,
+        restored_by="guard",
+    )
+    b.say(
+        "production.verified",
+        f"production {b.production.name} serves; the guard restored it",
+        service=b.production.name,
+    )
+    code = ExitCode.INTERRUPTED if b.cancellation.by_signal else ExitCode.FAILED
+    return HostOutcome(b.name, code, error, f"{b.production.name} serves, restored by the guard")
+
+
+def _watched(b: Borrowing) -> readiness.ServingState:
+    """Return how production answers once the guard is done with it. Raises HostError, DeadlineExceeded."""
+    with suppress(HostRebooted):
         b.host.reconnect(deadline=Deadline(limits.CONNECT, f"reconnect to {b.name}"))
-    except HostError:
-        b.say("host.lost", f"{b.name} cannot be asked what its guard did")
-    seen = readiness.observe(b.host, b.production, deadline=Deadline(limits.CONNECT, f"a look at {b.production.unit}"))
-    if seen.serving:
-        b.recorder.journal.update_host(
-            b.run,
-            b.name,
-            verified=1,
-            evidence=list(seen.evidence),
-            restored_by="guard",
-        )
-        b.say(
-            "production.verified",
-            f"production {b.production.name} serves again; the guard restored it",
-            service=b.production.name,
-        )
-        return HostOutcome(b.name, ExitCode.FAILED, error, f"{b.production.name} serves, restored by the guard")
-    return HostOutcome(b.name, ExitCode.PRODUCTION_NOT_VERIFIED, error, f"seen: {seen.seen}; {_guard_words(b)}")
+    watch_guard(b.host, b.production, lambda line: b.progress("restore.attempt", line))
+    return readiness.observe(b.host, b.production, deadline=Deadline(limits.CONNECT, f"a look at {b.production.unit}"))
 
 
 def _guard_words(b: Borrowing) -> str:

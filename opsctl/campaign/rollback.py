@@ -15,17 +15,16 @@ from typing import Any
 from opsctl.campaign import limits
 from opsctl.campaign.journal import controller_name
 from opsctl.campaign.preparing import active_hung_on
+from opsctl.campaign.watching import watch_guard
 from opsctl.deadline import Deadline
-from opsctl.errors import NotReady, TransportLost
+from opsctl.errors import NotReady
 from opsctl.host.guard import control
-from opsctl.host.guard.control import LeaseTerms, LeaseView
+from opsctl.host.guard.control import LeaseTerms
 from opsctl.host.protocol import Host, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence
-from opsctl.retrying import retrying
 from opsctl.serving import readiness
 
-_LOOK_EVERY = 0.5
 _ROLLBACK_TTL = 60.0
 
 
@@ -70,7 +69,7 @@ def roll_back(host: Host, production: ResolvedService, say: Callable[[str], obje
     else:
         _arm_for_restore(host, production, say)
     view = control.break_(host, by=controller_name(), deadline=_call(host, "breaking the lease", limits.UNIT_JOB))
-    view = _follow(host, production, say)
+    view = watch_guard(host, production, say)
     ready = _verify(host, production)
     if view is not None and view.live:
         view = control.confirm(host, by=controller_name(), deadline=_call(host, "confirming the restore"))
@@ -122,39 +121,6 @@ def _hung_on(host: Host, production: ResolvedService) -> tuple[str, ...]:
 
 def _missing_hung_on(host: Host, production: ResolvedService) -> bool:
     return any(not _status(host, name).active for name in _hung_on(host, production))
-
-
-def _follow(host: Host, production: ResolvedService, say: Callable[[str], object]) -> LeaseView | None:
-    """Watch the guard until it is done, or until it says that it cannot see production serve; losses are sat out."""
-    budget = production.stop.limit + production.stop.gpu_limit + 3 * production.readiness.limit
-    deadline = Deadline(budget, f"the restore of {production.name} on {host.name}")
-    said = ""
-    while True:
-        view = _look(host, deadline)
-        if view is None or not view.live:
-            return view
-        if view.describe() != said:
-            said = view.describe()
-            say(said)
-        if view.unverified:
-            return view
-        deadline.check(
-            seen=said,
-            where=host.name,
-            hint=f"the guard goes on trying; opsctl lease show {host.name}",
-        )
-        time.sleep(_LOOK_EVERY)
-
-
-def _look(host: Host, deadline: Deadline) -> LeaseView | None:
-    for attempt in retrying(TransportLost, deadline=deadline.within(120, "the link")):
-        with attempt:
-            try:
-                return control.show(host, deadline=_call(host, "the lease"))
-            except TransportLost:
-                host.reconnect(deadline=_call(host, "reconnect", limits.CONNECT))
-                raise
-    return None
 
 
 def _verify(host: Host, production: ResolvedService) -> readiness.Ready:

@@ -1,0 +1,53 @@
+"""Watching the guard bring production back: reads only, through losses of the link, until it is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from opsctl.campaign import limits
+from opsctl.deadline import Deadline
+from opsctl.errors import TransportLost
+from opsctl.host.guard import control
+from opsctl.host.guard.control import LeaseView
+from opsctl.host.protocol import Host
+from opsctl.playbook.resolved import ResolvedService
+from opsctl.retrying import retrying
+
+_LOOK_EVERY = 0.5
+_LINK_BUDGET = 60.0
+_LOADS = 3
+"""How many whole loads a watcher waits for: the guard itself goes on for ever."""
+
+
+def watch_guard(host: Host, production: ResolvedService, say: Callable[[str], object]) -> LeaseView | None:
+    """Watch until the lease is closed, or the guard says that it cannot see production serve; say what moves.
+
+    Returns the last look; None where there is no guard. Raises DeadlineExceeded after three loads' time, and
+    HostError once the link is gone for a minute.
+    """
+    budget = production.stop.limit + production.stop.gpu_limit + _LOADS * production.readiness.limit
+    deadline = Deadline(budget, f"the guard's restore of {production.name} on {host.name}")
+    said = ""
+    while True:
+        view = _look(host, deadline)
+        if view is None or not view.live:
+            return view
+        if view.describe() != said:
+            said = view.describe()
+            say(said)
+        if view.unverified:
+            return view
+        deadline.check(seen=said, where=host.name, hint=f"the guard goes on trying; opsctl lease show {host.name}")
+        time.sleep(_LOOK_EVERY)
+
+
+def _look(host: Host, deadline: Deadline) -> LeaseView | None:
+    for attempt in retrying(TransportLost, deadline=deadline.within(_LINK_BUDGET, "the link")):
+        with attempt:
+            try:
+                return control.show(host, deadline=Deadline(limits.CALL, f"the lease of {host.name}"))
+            except TransportLost:
+                host.reconnect(deadline=Deadline(limits.CONNECT, f"reconnect to {host.name}"))
+                raise
+    return None
