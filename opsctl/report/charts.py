@@ -145,7 +145,7 @@ def _stack(name: str, rows: Sequence[str], lengths: Sequence[float | None], inde
 
 def ranks(window: TraceReading) -> Chart:
     """Return busy time of each rank, split into communication and the rest."""
-    listed = window.document.ranks
+    listed = window.document.whole_ranks
     names = [f"rank {rank.rank}" for rank in listed]
     communication = [_ms(rank.communication_us_per_step) for rank in listed]
     rest = [

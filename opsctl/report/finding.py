@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from opsctl.record import RunRecord
 from opsctl.report.numbers import digits, in_words, mean_and_spread, share
 from opsctl.report.reading import Material, Placed, read
-from opsctl.report.traces import TraceReading
+from opsctl.report.traces import TraceDocument, TraceReading
 
 NAMED = 3
 """Categories that the sentence names; the table has the rest."""
@@ -84,7 +84,22 @@ def _decode_step(windows: Sequence[TraceReading]) -> Finding:
         "Share = exclusive busy time of the category / union of all busy intervals, per decode step; "
         + ("± is the standard deviation over windows." if len(documents) > 1 else "one window: no spread over windows.")
     )
-    return Finding(sentence, source, conclusive=True, value=value, unit="ratio", spread=spread, samples=len(documents))
+    doubts = [document.steps.decode.verdict_because for document in documents if _doubtful(document)]
+    if doubts:
+        sentence += f" Inconclusive in {len(doubts)} of {len(documents)} windows: {doubts[0]}."
+    return Finding(
+        sentence,
+        source,
+        conclusive=len(doubts) < len(documents),
+        value=value,
+        unit="ratio",
+        spread=spread,
+        samples=len(documents),
+    )
+
+
+def _doubtful(document: TraceDocument) -> bool:
+    return document.steps.decode.verdict == "inconclusive"
 
 
 def _serving(placed: Placed, material: Material) -> Finding:

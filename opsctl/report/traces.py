@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from opsctl.record import PhaseRecord, RunRecord, StepRecord
 from opsctl.results import Artifact, Cell
@@ -39,6 +39,12 @@ class Steps(_Loose):
     count: int = 0
     batch: int | None = None
     wall_us: Wall = Wall()
+    used: int | None = None
+    dropped: int | None = None
+    dropped_because: str = ""
+    verdict: str = ""
+    """Whether the window is long enough to be believed; inconclusive: ``verdict_because`` says why not."""
+    verdict_because: str = ""
 
 
 class StepKinds(_Loose):
@@ -56,6 +62,8 @@ class Rank(_Loose):
     events: int | None = None
     device: str | bool | None = None
     problems: tuple[str, ...] = ()
+    role: str = "rank"
+    """"front end": the API server's own file, which is no rank."""
     busy_us_per_step: float | None = None
     communication_us_per_step: float | None = None
 
@@ -67,6 +75,15 @@ class Category(_Loose):
     busy_us_per_step: float | None = None
     sum_us_per_step: float | None = None
     share_of_busy: float | None = None
+    hidden_us_per_step: float | None = None
+    """Of it hidden behind other work: done while the device computed as well."""
+
+
+class Other(_Loose):
+    """A name that no category claims."""
+
+    name: str
+    share_of_sum: float | None = None
 
 
 class Kernel(_Loose):
@@ -102,7 +119,15 @@ class TraceDocument(_Loose):
     sum_us: float | None = None
     idle_us: float | None = None
     window_us: float | None = None
-    problems: tuple[str, ...] = Field(default=())
+    problems: tuple[str, ...] = ()
+    other: tuple[Other, ...] = ()
+    method: str = ""
+    """How steps were told apart."""
+
+    @property
+    def whole_ranks(self) -> tuple[Rank, ...]:
+        """The files that are ranks."""
+        return tuple(rank for rank in self.ranks if rank.role == "rank")
 
     @property
     def busy_per_step(self) -> float | None:
@@ -163,7 +188,7 @@ def read_traces(record: RunRecord) -> Traces:
     problems: list[str] = []
     for phase in record.phases:
         for step in phase.steps:
-            for artifact in step.result.artifacts if step.result else ():
+            for artifact in unique(step.result.artifacts if step.result else (), Path(record.folder)):
                 if artifact.kind != KIND:
                     continue
                 try:
@@ -173,6 +198,20 @@ def read_traces(record: RunRecord) -> Traces:
                 else:
                     readings.append(TraceReading(phase, step, artifact, _cell_of(step, artifact), document))
     return Traces(tuple(readings), tuple(problems))
+
+
+def unique(artifacts: Iterable[Artifact], folder: Path) -> list[Artifact]:
+    """Return each file once.
+
+    A stage names a file by its place on the host, the collector by its place here: the same file twice. The one
+    that is here is kept; a file that is only on the host stays as the stage named it.
+    """
+    kept: dict[tuple[str, str], Artifact] = {}
+    for artifact in artifacts:
+        key = (artifact.sha256, Path(artifact.path).name)
+        if key not in kept or not (folder / kept[key].path).is_file():
+            kept[key] = artifact if key not in kept or (folder / artifact.path).is_file() else kept[key]
+    return list(kept.values())
 
 
 def _read(folder: Path, artifact: Artifact) -> TraceDocument:

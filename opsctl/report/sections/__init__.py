@@ -7,7 +7,7 @@ from opsctl.report.document import Document, Mark, Section
 from opsctl.report.finding import finding_of
 from opsctl.report.numbers import clock
 from opsctl.report.reading import read
-from opsctl.report.sections import comparison, context, decode, measured, overview
+from opsctl.report.sections import advice, comparison, context, decode, measured, overview
 
 
 def build(record: RunRecord, previous: RunRecord | None = None, *, home: str = "") -> Document:
@@ -27,9 +27,11 @@ def build(record: RunRecord, previous: RunRecord | None = None, *, home: str = "
         decode.beside_the_clock(material),
         measured.serving(material),
         measured.gemm(material),
+        advice.gemm_sums(material),
         measured.collectives(material),
         measured.others(material),
         comparison.with_last(material),
+        advice.advice(material),
         context.scope(material),
         context.environment(material),
         context.sources(material),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from opsctl.quantities import format_size
@@ -12,6 +13,7 @@ from opsctl.report.document import Block, Inline, Items, Mark, Prose, Section, t
 from opsctl.report.numbers import ABSENT
 from opsctl.report.reading import Material
 from opsctl.report.sections.overview import state
+from opsctl.report.traces import unique
 from opsctl.results import State
 
 STAGE_MEANING = {
@@ -153,16 +155,17 @@ def _grouped(items: list[Mapping[str, Any]] | tuple[Mapping[str, Any], ...]) -> 
 def sources(material: Material) -> Section:
     """Name the file behind every figure, with what proves that it is whole."""
     record = material.record
+    folder = Path(record.folder)
     rows: list[tuple[Inline, ...]] = [
         (
-            Mark(artifact.path, "code", href=artifact.path),
+            Mark(artifact.path, "code", href=artifact.path if (folder / artifact.path).is_file() else ""),
             artifact.kind or ABSENT,
             format_size(artifact.size),
             Mark(artifact.sha256, "code"),
             place,
         )
         for place, result in material.results()
-        for artifact in result.artifacts
+        for artifact in unique(result.artifacts, folder)
     ]
     formulas: dict[str, set[str]] = {}
     for placed in material.cells():
@@ -190,7 +193,7 @@ def sources(material: Material) -> Section:
                 rows,
                 numeric=(2,),
                 folded=True,
-                caption=f"{len(rows)} files of the run, below its folder",
+                caption=f"{len(rows)} files of the run: links where they were fetched, else they lie on the host",
             )
         )
     else:

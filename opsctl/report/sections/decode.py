@@ -8,7 +8,7 @@ from opsctl.report import charts
 from opsctl.report.document import Block, Callout, Inline, Items, Mark, Prose, Section, table
 from opsctl.report.numbers import ABSENT, PLUS_MINUS, count, digits, mean_and_spread, share, with_spread
 from opsctl.report.reading import Material, Placed
-from opsctl.report.traces import TraceReading
+from opsctl.report.traces import Steps, TraceReading
 from opsctl.results import Figure
 
 KERNELS_SHOWN = 25
@@ -32,6 +32,7 @@ def decode_step(material: Material) -> Section | None:
         blocks.append(charts.decode_steps(traces.readings))
         blocks.append(_windows(traces.readings))
         blocks.append(_categories(traces.steady() or traces.readings[:1]))
+        blocks += _others(traces.steady() or traces.readings[:1])
     problems = [
         *traces.problems,
         *(f"{reading.name}: {problem}" for reading in traces.readings for problem in reading.document.problems),
@@ -55,16 +56,26 @@ def _windows(readings: Sequence[TraceReading]) -> Block:
                 share(decode.wall_us.cv),
                 _milli(document.busy_per_step),
                 _milli(document.sum_per_step),
-                str(len(document.ranks)),
+                str(len(document.whole_ranks)),
+                _verdict(decode),
             )
         )
+    methods = ", ".join(dict.fromkeys(reading.document.method for reading in readings if reading.document.method))
     return table(
-        ("Window", "Batch", "Decode steps", "Wall, ms", "CV of wall", "Busy, ms", "Sum, ms", "Ranks"),
+        ("Window", "Batch", "Decode steps", "Wall, ms", "CV of wall", "Busy, ms", "Sum, ms", "Ranks", "Long enough"),
         rows,
         numeric=(1, 2, 3, 4, 5, 6, 7),
-        note="Per decode step. Busy: union of all intervals of device work. Sum: kernel durations added up, so work "
+        note=(f"Steps told apart by {methods}. " if methods else "")
+        + "Per decode step. Busy: union of all intervals of device work. Sum: kernel durations added up, so work "
         "that overlaps on several streams counts twice; it can exceed wall time and is no share of it.",
     )
+
+
+def _verdict(decode: Steps) -> Inline:
+    dropped = f" ({decode.dropped} first steps dropped: {decode.dropped_because})" if decode.dropped else ""
+    if decode.verdict == "inconclusive":
+        return Mark(f"inconclusive: {decode.verdict_because}{dropped}", "warn")
+    return f"{decode.verdict or ABSENT}{dropped}"
 
 
 def _categories(windows: Sequence[TraceReading]) -> Block:
@@ -72,18 +83,37 @@ def _categories(windows: Sequence[TraceReading]) -> Block:
     rows = []
     for name in names:
         found = [c for window in windows for c in window.document.categories if c.name == name]
+        hidden = [c.hidden_us_per_step for c in found if c.hidden_us_per_step is not None]
         busy = [c.busy_us_per_step for c in found if c.busy_us_per_step is not None]
         summed = [c.sum_us_per_step for c in found if c.sum_us_per_step is not None]
         shares = [c.share_of_busy for c in found if c.share_of_busy is not None]
-        rows.append((name, _mean_ms(busy), _mean_share(shares), _mean_ms(summed), str(len(found)), busy))
+        rows.append(
+            (name, _mean_ms(busy), _mean_share(shares), _mean_ms(summed), _mean_ms(hidden), str(len(found)), busy)
+        )
     rows.sort(key=lambda row: -sum(row[-1]))
     return table(
-        ("Category", "Busy, ms a step", "Share of busy", "Sum, ms a step", "Windows"),
+        ("Category", "Busy, ms a step", "Share of busy", "Sum, ms a step", "Hidden, ms a step", "Windows"),
         [row[:-1] for row in rows],
-        numeric=(1, 2, 3, 4),
+        numeric=(1, 2, 3, 4, 5),
         note=f"Mean ± standard deviation over {len(windows)} window(s) at batch "
-        f"{_batch(windows)}. Busy is exclusive: an instant belongs to one category, so shares add up to 100 %.",
+        f"{_batch(windows)}. Busy is exclusive: an instant belongs to one category, so shares add up to 100 %. Hidden: "
+        "done behind other work, so removing it saves nothing.",
     )
+
+
+def _others(windows: Sequence[TraceReading]) -> list[Block]:
+    names = {other.name: other.share_of_sum for window in windows for other in window.document.other}
+    if not names:
+        return []
+    return [
+        table(
+            ("Fell into other", "Share of sum"),
+            [(Mark(name, "code"), share(part)) for name, part in names.items()],
+            numeric=(1,),
+            folded=True,
+            caption=f"What the category other holds: its {len(names)} largest",
+        )
+    ]
 
 
 def _batch(windows: Sequence[TraceReading]) -> str:
@@ -169,11 +199,11 @@ def _more(seen: float, expected: float) -> str:
 def ranks(material: Material) -> Section | None:
     """Put the ranks of one window side by side."""
     windows = material.traces.steady() or material.traces.readings[:1]
-    if not windows or not windows[0].document.ranks:
+    if not windows or not windows[0].document.whole_ranks:
         return None
     window = windows[0]
     blocks: list[Block] = []
-    if any(rank.busy_us_per_step is not None for rank in window.document.ranks):
+    if any(rank.busy_us_per_step is not None for rank in window.document.whole_ranks):
         blocks.append(charts.ranks(window))
     blocks.append(
         table(
@@ -188,7 +218,7 @@ def ranks(material: Material) -> Section | None:
                     Mark(rank.file, "code"),
                     "; ".join(rank.problems) or "none",
                 )
-                for rank in window.document.ranks
+                for rank in window.document.whole_ranks
             ],
             numeric=(0, 2, 3, 4),
             note=f"Window {window.name}.",
