@@ -97,7 +97,10 @@ def build_app(command: str | None) -> typer.Typer:
 
 def _mount(app: typer.Typer, entry: Entry, target: Callable[..., Any] | typer.Typer) -> None:
     if isinstance(target, typer.Typer):
-        app.add_typer(target, name=entry.name, help=entry.help, rich_help_panel=entry.panel)
+        # Its own docstring has the examples; the list of commands, where it is not mounted, has the short text.
+        about = target.registered_callback.callback.__doc__ if target.registered_callback else None
+        shown = {} if about else {"help": entry.help}
+        app.add_typer(target, name=entry.name, rich_help_panel=entry.panel, **shown)  # type: ignore[arg-type]
     else:
         app.command(entry.name, rich_help_panel=entry.panel)(target)
 

@@ -1,9 +1,9 @@
 """The one tree of exceptions, and the exit codes that each branch ends in.
 
-Libraries' errors are mapped to these at the border (``opsctl/host/border.py`` for paramiko, GLib and
-httpx; ``opsctl/playbook/loading.py`` for PyYAML, Jinja2 and pydantic), once. Nothing above a border
-knows a library's own exception. Every error is written for a person: what was wanted, what was seen,
-where, and what to do next.
+Libraries' errors are mapped to these at the border, once (``opsctl/host/border.py`` for paramiko, GLib and
+httpx; source.py, expressions.py and problems.py of ``opsctl/playbook/`` for PyYAML, Jinja2 and pydantic).
+Nothing above a border knows a library's own exception. Every error is written for a person: what was
+wanted, what was seen, where, and what to do next.
 
 ::
 

@@ -47,6 +47,12 @@ def trace(
 
     Busy time is a union of intervals; the sum of kernels stands beside it, named so. Broken files are named with
     what was salvaged, the others are still analysed. Exit 1 when nothing could be.
+
+    [bold]Examples[/bold]
+
+      opsctl trace traces/ --json
+
+      opsctl trace before/ after/
     """
     from opsctl.trace import analyse, compare, write_excerpt
 
