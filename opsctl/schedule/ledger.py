@@ -98,11 +98,16 @@ class Ledger:
         """Write down one event, now."""
         entry = Entry(time=datetime.now(UTC).isoformat(timespec="seconds"), event=event, message=message, **more)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        line = entry.model_dump_json(exclude_none=True) + "\n"
-        with self._log_path(name).open("a", encoding="utf-8") as log:
-            log.write(line)
-            log.flush()
-            os.fsync(log.fileno())
+        line = entry.model_dump_json(exclude_none=True).encode() + b"\n"
+        log = os.open(self._log_path(name), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            # After a crash the last line may lack its end: this one must not be lost together with it.
+            size = os.fstat(log).st_size
+            cut = size > 0 and os.pread(log, 1, size - 1) != b"\n"
+            os.write(log, (b"\n" if cut else b"") + line)
+            os.fsync(log)
+        finally:
+            os.close(log)
         return entry
 
     def entries(self, name: str) -> list[Entry]:

@@ -159,7 +159,9 @@ def unit_texts(schedule: Schedule) -> dict[str, str]:
         "name": schedule.name,
         "playbook": _plain(Path(schedule.playbook).name),
     }
-    fire = [schedule.python, "-m", "opsctl", "schedule"]
+    # systemd expands no variable in a program's own path, only in its arguments.
+    program = _setting("", schedule.python)
+    words = ("-m", "opsctl", "schedule")
     home = Path(schedule.state_home)
     service = _template("opsctl-schedule.service.j2").render(
         **common,
@@ -168,8 +170,8 @@ def unit_texts(schedule: Schedule) -> dict[str, str]:
         folder=_escaped(schedule.folder),
         state_setting=_setting("XDG_STATE_HOME", str(home)),
         environment=[_setting("PATH", schedule.path)] if schedule.path else [],
-        start=" ".join(_quoted(word) for word in (*fire, "fire", schedule.name)),
-        stop_post=" ".join(_quoted(word) for word in (*fire, "ended", schedule.name)),
+        start=" ".join([program, *(_quoted(word) for word in (*words, "fire", schedule.name))]),
+        stop_post=" ".join([program, *(_quoted(word) for word in (*words, "ended", schedule.name))]),
         writable=_setting("", str(home / "opsctl")),
         local_hosts=schedule.local_hosts,
     )
