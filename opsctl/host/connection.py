@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -22,6 +23,8 @@ from opsctl.host.quoting import quote_argv
 from opsctl.host.ssh_config import Route
 
 _CHUNK = 1 << 15
+_PROGRAMS = 6
+"""Programs at once on one connection: sshd refuses the eleventh session (MaxSessions 10), and bridges are some."""
 
 
 def open_link(route: Route, *, deadline: Deadline) -> SshLink:
@@ -40,6 +43,7 @@ class SshLink:
         self._where = route.hostname
         self._hops = hops
         self._transport = hops[-1].transport
+        self._places = threading.BoundedSemaphore(_PROGRAMS)
         self._liveness = Liveness(self._transport, heard)
 
     @property
@@ -57,7 +61,7 @@ class SshLink:
     ) -> Ended:
         """Run a program over a channel of its own, without a terminal. See ``Link.execute``."""
         started = time.monotonic()
-        with self._errors(), self._channel(argv, deadline) as channel:
+        with self._errors(), self._place(deadline), self._channel(argv, deadline) as channel:
             stderr = _converse(channel, iter(stdin), stdout, deadline, self._where)
             if not self.alive:
                 raise self._lost()
@@ -99,6 +103,15 @@ class SshLink:
             channel.close()
             raise
         return channel
+
+    @contextlib.contextmanager
+    def _place(self, deadline: Deadline) -> Iterator[None]:
+        if not self._places.acquire(timeout=deadline.remaining()):
+            deadline.check(where=self._where, seen=f"{_PROGRAMS} other programs run over this connection")
+        try:
+            yield
+        finally:
+            self._places.release()
 
     @contextlib.contextmanager
     def _channel(self, argv: Sequence[str], deadline: Deadline) -> Iterator[Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import httpcore
     import httpx
 
+    from opsctl.host.systemctl import CommandSystemd
     from opsctl.host.systemd import BusSystemd
     from opsctl.playbook.models import HostEntry
 
@@ -50,8 +51,8 @@ class ConnectedHost:
         self.entry = entry
         self._reach = reach
         self._lock = threading.RLock()
-        self._reading: BusSystemd | None = None
-        self._fenced: dict[int, BusSystemd] = {}
+        self._reading: BusSystemd | CommandSystemd | None = None
+        self._fenced: dict[int, BusSystemd | CommandSystemd] = {}
         self._uid = ""
         self._link = reach(deadline)
         try:
@@ -206,25 +207,30 @@ class ConnectedHost:
 
     def systemd(self) -> Systemd:
         """Return the reading bridge, made when first asked for and again after a lost link."""
-        from opsctl.host.systemd import open_systemd  # noqa: PLC0415 - GLib takes 0.1 s
-
         with self._lock:
             if self._reading is not None and not self._reading.alive:
                 self._reading.close()
                 self._reading = None
             if self._reading is None:
-                self._reading = open_systemd(self, deadline=Deadline(BRIDGE_LIMIT, f"bridge to systemd on {self.name}"))
+                self._reading = self._open_systemd(None)
             return self._reading
 
     def fenced_systemd(self, token: int) -> Systemd:
         """Return the bridge that dies with the token. Raises LeaseLost when the token does not hold."""
-        from opsctl.host.systemd import open_systemd  # noqa: PLC0415 - GLib takes 0.1 s
-
         with self._lock:
             if token not in self._fenced:
-                limit = Deadline(BRIDGE_LIMIT, f"fenced bridge to systemd on {self.name}")
-                self._fenced[token] = open_systemd(self, deadline=limit, token=token)
+                self._fenced[token] = self._open_systemd(token)
             return self._fenced[token]
+
+    def _open_systemd(self, token: int | None) -> BusSystemd | CommandSystemd:
+        """Return D-Bus over a bridge, or commands on the host where this machine has no GLib (not Linux)."""
+        try:
+            from opsctl.host.systemd import open_systemd  # noqa: PLC0415 - GLib takes 0.1 s
+        except ImportError:
+            from opsctl.host.systemctl import open_commands  # noqa: PLC0415 - seldom needed
+
+            return open_commands(self, token=token)
+        return open_systemd(self, deadline=Deadline(BRIDGE_LIMIT, f"bridge to systemd on {self.name}"), token=token)
 
     def lease_lost(self, token: int, seen: str) -> LeaseLost:
         """Return the error for a bridge that the host has ended, or refused, for its token."""

@@ -25,7 +25,7 @@ from opsctl.host.bridge import Bridge, BridgeEnd
 from opsctl.host.cutoff import cut_at
 from opsctl.host.guard import guard_argv
 from opsctl.host.protocol import JobOutcome, TransientUnit, UnitStatus
-from opsctl.host.units import full_name, object_path, status_of, transient_properties
+from opsctl.host.units import dbus_typed, full_name, object_path, status_of, transient_properties
 
 if TYPE_CHECKING:
     from opsctl.host.machine import ConnectedHost
@@ -53,24 +53,6 @@ _METHODS = (
     ("GetUnitProcesses", ("s",), ("a(sus)",)),
     ("StartTransientUnit", ("s", "s", "a(sv)", "a(sa(sv))"), ("o",)),
 )
-# D-Bus types of the transient properties whose Python value does not tell (bool b, int t, float d, str s, list as).
-_TYPES = {
-    "ExecStart": "a(sasb)",
-    "ExecStartPre": "a(sasb)",
-    "ExecStartPost": "a(sasb)",
-    "ExecStop": "a(sasb)",
-    "ExecStopPost": "a(sasb)",
-    "ExecCondition": "a(sasb)",
-    "Nice": "i",
-    "OOMScoreAdjust": "i",
-    "KillSignal": "i",
-    "IOSchedulingPriority": "i",
-    "CPUSchedulingPolicy": "i",
-    "CPUSchedulingPriority": "i",
-    "UMask": "u",
-    "SuccessActionExitStatus": "i",
-}
-_SIMPLE = {bool: "b", int: "t", float: "d", str: "s"}
 
 
 def _description(interface: str, methods: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]) -> Any:
@@ -431,22 +413,6 @@ class _Jobs:
 
 
 def _variant(name: str, value: object) -> Any:
-    """Return a transient property as systemd wants it typed. Raises HostError for one that cannot be told."""
-    kind = _TYPES.get(name) or _SIMPLE.get(type(value))
-    if kind == "a(sasb)":
-        return GLib.Variant(kind, [(argv[0], list(argv), False) for argv in _lines(value)])
-    if kind is None and isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
-        return GLib.Variant("as", list(value))
-    if kind is None or isinstance(value, Mapping):
-        raise HostError(
-            f"the transient property {name} cannot be sent",
-            seen=repr(value),
-            wanted="str, bool, int, float or list of str",
-        )
-    return GLib.Variant(kind, value)
-
-
-def _lines(value: object) -> list[tuple[str, ...]]:
-    if not isinstance(value, (list, tuple)):
-        raise HostError("wanted a list of argv", seen=repr(value))
-    return [tuple(line) for line in value]
+    """Return a transient property typed as systemd wants it."""
+    kind, plain = dbus_typed(name, value)
+    return GLib.Variant(kind, plain)

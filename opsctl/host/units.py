@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from opsctl.errors import HostError
 from opsctl.host.protocol import TransientUnit, UnitStatus
 
 _SUFFIXES = (
@@ -20,6 +21,25 @@ _SUFFIXES = (
     ".device",
     ".swap",
 )
+
+
+# D-Bus types of the transient properties whose Python value does not tell (bool b, int t, float d, str s, list as).
+_TYPES = {
+    "ExecStart": "a(sasb)",
+    "ExecStartPre": "a(sasb)",
+    "ExecStartPost": "a(sasb)",
+    "ExecStop": "a(sasb)",
+    "ExecStopPost": "a(sasb)",
+    "ExecCondition": "a(sasb)",
+    "Nice": "i",
+    "OOMScoreAdjust": "i",
+    "KillSignal": "i",
+    "IOSchedulingPriority": "i",
+    "CPUSchedulingPolicy": "i",
+    "CPUSchedulingPriority": "i",
+    "UMask": "u",
+}
+_SIMPLE = {bool: "b", int: "t", float: "d", str: "s"}
 
 
 def full_name(unit: str) -> str:
@@ -92,3 +112,19 @@ def absolute(argv: Iterable[str]) -> tuple[str, ...]:
     words = [program, *arguments] if program.startswith("/") else ["/usr/bin/env", "--", program, *arguments]
     # Of these, systemd expands $NAME in all but the first; $$ is its way of writing one dollar.
     return (words[0], *(word.replace("$", "$$") for word in words[1:]))
+
+
+def dbus_typed(name: str, value: object) -> tuple[str, Any]:
+    """Return a transient property's D-Bus type and the value in that shape. Raises HostError where none fits."""
+    kind = _TYPES.get(name) or _SIMPLE.get(type(value))
+    if kind is None and isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return "as", list(value)
+    if kind == "a(sasb)" and isinstance(value, (list, tuple)):
+        return kind, [(argv[0], list(argv), False) for argv in value]
+    if kind is None or kind == "a(sasb)":
+        raise HostError(
+            f"the transient property {name} cannot be sent",
+            wanted="str, bool, int, float or list of str (lists of argv for Exec…)",
+            seen=repr(value),
+        )
+    return kind, value

@@ -11,7 +11,9 @@ import pytest
 from opsctl.errors import HostError, LeaseLost, TransportLost
 from opsctl.host.guard import control
 from opsctl.host.guard.terms import LeaseTerms
+from opsctl.host.machine import ConnectedHost
 from opsctl.host.protocol import Host, TransientUnit
+from opsctl.host.systemctl import open_commands
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.spec import HostSpec
 from tests.host.conftest import limit
@@ -110,3 +112,24 @@ def test_with_sudo_and_in_user_scope(make_lab_host: MakeLabHost, reach: Callable
     control.break_(host, by="a test", deadline=limit(60))
     with pytest.raises(LeaseLost):
         fenced.stop("opsctl-mine", deadline=limit())
+
+
+def test_the_fence_holds_for_commands_too(fresh_lab_host: LabHost, reach: Callable[..., Host]) -> None:
+    host = reach(fresh_lab_host)
+    assert isinstance(host, ConnectedHost)
+    token = held(host)
+    fenced = open_commands(host, token=token)
+    fresh_lab_host.write_file("/etc/systemd/system/slow.service", SLOW)
+    fenced.daemon_reload(deadline=limit())
+    unit = TransientUnit("opsctl-mine", ("/bin/sleep", "1000"))
+    assert fenced.start_transient(unit, deadline=limit()).result == "done"
+    assert fenced.stop("opsctl-mine", deadline=limit()).result == "done"
+    threading.Timer(1.0, end_session, [fresh_lab_host]).start()
+    with pytest.raises(LeaseLost):
+        fenced.start("slow", deadline=limit(60))
+    control.break_(host, by="a test", deadline=limit(60))
+    with pytest.raises(LeaseLost):
+        fenced.stop("ssh.service", deadline=limit())
+    assert fenced.status("ssh", deadline=limit()).active
+    with pytest.raises(LeaseLost):
+        open_commands(host, token=token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from opsctl.errors import CommandFailed, DeadlineExceeded, HostRebooted, PrivilegeMissing, UnfitError
+from opsctl.host.machine import ConnectedHost
 from opsctl.host.protocol import Host
+from opsctl.host.systemctl import CommandSystemd
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.spec import HostSpec
 from tests.host.conftest import limit
@@ -85,7 +88,7 @@ def test_threads_share_a_host(either: Host) -> None:
     def one(number: int) -> str:
         return either.run(["echo", str(number)], deadline=limit(60)).text
 
-    with ThreadPoolExecutor(6) as pool:
+    with ThreadPoolExecutor(16) as pool:  # more than sshd's MaxSessions
         assert list(pool.map(one, range(24))) == [str(number) for number in range(24)]
 
 
@@ -190,3 +193,11 @@ def test_a_host_without_the_bridge_is_unfit(make_lab_host: MakeLabHost, reach: C
     host = reach(make_lab_host(HostSpec(remove=("/usr/bin/systemd-stdio-bridge",))))
     with pytest.raises(UnfitError, match="no systemd-stdio-bridge"):
         host.systemd()
+
+
+def test_a_controller_without_glib_uses_commands(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(host, ConnectedHost)
+    monkeypatch.setitem(sys.modules, "opsctl.host.systemd", None)
+    systemd = host._open_systemd(None)
+    assert isinstance(systemd, CommandSystemd)
+    assert systemd.status("ssh", deadline=limit()).active

@@ -22,6 +22,7 @@ from opsctl.errors import (
 )
 from opsctl.host.machine import ConnectedHost
 from opsctl.host.protocol import Host, Systemd, TransientUnit
+from opsctl.host.systemctl import CommandSystemd
 from opsctl.lab.hosts import LabHost
 from tests.host.conftest import limit
 from tests.host.test_quoting import NASTY
@@ -54,9 +55,10 @@ def units(lab_host: LabHost) -> None:
     lab_host.systemctl("daemon-reload")
 
 
-@pytest.fixture(scope="module", params=["bus"])
+@pytest.fixture(scope="module", params=["bus", "commands"])
 def systemd(request: pytest.FixtureRequest, host: Host) -> Systemd:
-    return host.systemd()
+    assert isinstance(host, ConnectedHost)
+    return host.systemd() if request.param == "bus" else CommandSystemd(host)
 
 
 @pytest.fixture(autouse=True)
