@@ -73,6 +73,7 @@ def _run(systemd: Systemd, host: Host, service: ResolvedService, direction: Dire
         # The job of a oneshot ends when the program does, with its verdict.
         properties={"Type": "oneshot", "TimeoutStartUSec": round(limit.remaining() * 1e6)},
     )
+    host.run(["mkdir", "-p", "--", host.state_dir], deadline=limit)
     try:
         systemd.start_transient(unit, deadline=limit)
     except JobFailed as error:

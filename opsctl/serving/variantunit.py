@@ -135,4 +135,4 @@ def environment_text(env: Mapping[str, str]) -> str:
 
 def environment_lines(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the difference that variables make, a line each; what looks secret is named and not shown."""
-    return tuple(f"+ env {name}={'(not shown)' if _SECRET.search(name) else value}" for name, value in env.items())
+    return tuple(f"+ env {name}={'[redacted]' if _SECRET.search(name) else value}" for name, value in env.items())
