@@ -22,7 +22,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def test_it_starts_in_under_a_second_of_processor_time(tmp_path: Path) -> None:
-    """On an idle machine it answers after 0.6 s; here others may run, so its own time is judged."""
+    """Others may run here, so not the clock but its own processor time is judged."""
     with standin(tmp_path / "quick") as running:
         running.await_health()
         fields = Path(f"/proc/{running.process.pid}/stat").read_text().rpartition(")")[2].split()
