@@ -157,7 +157,7 @@ def _show(b: Borrowing, record: dict[str, Any], planned: set[str], ended: set[st
         ended.add(str(record["id"]))
         b.progress(
             "step.cell",
-            f"{record['id']}: {record.get('state')}{_why(record)}",
+            f"{record['id']}: {record.get('state')}{_why(record)} ({len(ended)} of {len(planned)})",
             cell=record["id"],
             state=record.get("state"),
             done=len(ended),
