@@ -153,9 +153,9 @@ class History:
         stage, named_cell, name = _split(metric)
         return self._series(name=name, cell=cell or named_cell, stage=stage, host=host, service=service, since=since)
 
-    def all_series(self) -> list[Series]:
+    def all_series(self, *, host: str | None = None, service: str | None = None) -> list[Series]:
         """Return every series of every figure."""
-        return self._series()
+        return self._series(host=host, service=service)
 
     def _series(self, **wanted: str | None) -> list[Series]:
         where, values = _conditions(**wanted)
