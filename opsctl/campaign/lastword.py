@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from opsctl.campaign.journal import Journal
 from opsctl.campaign.picture import production_words
 from opsctl.campaign.reading import load_run
+from opsctl.campaign.reporting import Aftermath
 from opsctl.errors import ExitCode
 
 
-def last_word(journal: Journal, run: str, code: ExitCode, written: tuple[Path, ...]) -> str:
+def last_word(journal: Journal, run: str, code: ExitCode, aftermath: Aftermath) -> str:
     """Return the closing lines of a run. The last one is about production, and is true."""
     record = load_run(journal, run)
     lines = [""]
@@ -19,11 +18,16 @@ def last_word(journal: Journal, run: str, code: ExitCode, written: tuple[Path, .
         errors = [event for event in record.events if event.event in {"run.failing", "run.ended", "lease.lost"}]
         for event in errors[:1]:
             lines.extend(f"  {line}" for line in event.data.get("error", [])[1:])
+    lines += [aftermath.finding, ""] if aftermath.finding else []
+    lines += [f"changed: {alarm}" for alarm in aftermath.alarms]
+    lines += aftermath.troubles
     if code is not ExitCode.UNFIT:
-        lines.extend(f"report: {path}" for path in written)
+        lines.extend(f"report: {path}" for path in aftermath.written)
     if code in {ExitCode.UNFIT, ExitCode.HELD}:
         lines.append("nothing was touched")
         return "\n".join(lines)
+    if code is ExitCode.FAILED and any(production.restored_by == "guard" for production in record.production):
+        lines.append(f"next: opsctl resume {run}")
     for production in record.production:
         words, _ = production_words(production)
         if production.verified:
@@ -37,6 +41,4 @@ def last_word(journal: Journal, run: str, code: ExitCode, written: tuple[Path, .
             seen = said[-1].message if said else "nothing could be seen of it"
             lines.append(f"PRODUCTION NOT VERIFIED: {production.service} on {production.host}: {seen}")
             lines.append(f"  next: opsctl rollback {production.host}     (the armed guard goes on trying meanwhile)")
-    if code is ExitCode.FAILED and any(production.restored_by == "guard" for production in record.production):
-        lines.append(f"next: opsctl resume {run}")
     return "\n".join(lines)

@@ -78,13 +78,13 @@ def conclude(journal: Any, run_id: str, sinks: list[Any], code: Any, *, as_json:
     from rich.console import Console
 
     from opsctl.campaign.lastword import last_word
-    from opsctl.campaign.reporting import write_reports
+    from opsctl.campaign.reporting import conclude_run
 
-    written = write_reports(journal, run_id)
+    aftermath = conclude_run(journal, run_id)
     # Whoever read us may have gone; the exit code is true all the same.
     with suppress(OSError):
         for sink in sinks:
             sink.close()
         if as_json:
             return
-        Console().print(last_word(journal, run_id, code, written), markup=False, highlight=False, soft_wrap=True)
+        Console().print(last_word(journal, run_id, code, aftermath), markup=False, highlight=False, soft_wrap=True)
