@@ -11,8 +11,9 @@ from opsctl.deadline import Deadline
 from opsctl.errors import CommandFailed, DeadlineExceeded, LoadStalled, TransportLost
 from opsctl.host.protocol import Host, JournalBatch, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
-from opsctl.quantities import format_duration
+from opsctl.quantities import format_duration, format_size
 from opsctl.results import Evidence
+from opsctl.serving.bytesread import STEP, bytes_read
 from opsctl.serving.deaths import death_of, fatal_line
 from opsctl.serving.knocking import Background, Every, Knocker
 from opsctl.serving.probing import Answer, Knock, not_ready
@@ -35,6 +36,8 @@ class Collectable(Protocol[Reading_co]):
 
 EAGER_FOR = 30.0
 """Seconds after the start in which everything is looked at often: small models are up by then."""
+COUNT_EVERY = 15.0
+"""Seconds between two counts of what the unit's processes have read."""
 WRONG_FOR = 2.0
 """Seconds that a wrong answer must last before it counts: routes appear one after the other."""
 
@@ -62,6 +65,8 @@ class Load:
         self._began = time.monotonic()
         self._what = f"the load of {service.name} on {host.name}"
         self._journal = Background(self._read_journal, "journal")
+        self._counts = Background(self._read_counts, "counts")
+        self._read_so_far = 0
         self._unit_due, self._report_due = Every(), Every()
         self._journal_readable = True
         self._wrong_since: float | None = None
@@ -83,6 +88,7 @@ class Load:
     ) -> None:
         self._knocker.close()
         self._journal.close()
+        self._counts.close()
 
     @property
     def phases(self) -> dict[str, float]:
@@ -107,6 +113,7 @@ class Load:
         try:
             self._watch_unit()
             self._watch_journal()
+            self._watch_counts()
             return self._watch_http() and self._proven()
         except DeadlineExceeded:
             # A reading that the end of the whole wait cut short: what the wait has seen says more.
@@ -173,6 +180,20 @@ class Load:
             batch = self._link.read(self._journal.now)
             quiet = 0 if batch is not None and self._feed(batch) else quiet + 1
             time.sleep(0.1)
+
+    # --- what was read
+
+    def _watch_counts(self) -> None:
+        """Take bytes that were read as movement, up to the end of the weights: the log may be silent about them."""
+        if not self._logs_known or self._parser.state.phase.rank > LoadPhase.WEIGHTS.rank:
+            return
+        count = self._collect(self._counts, COUNT_EVERY)
+        if count is not None and count >= self._read_so_far + STEP:
+            self._read_so_far = count
+            self._parser.touch(self._now(), f"{format_size(count)} read")
+
+    def _read_counts(self) -> int | None:
+        return bytes_read(self._host, self.status.control_group, deadline=self._deadline)
 
     # --- HTTP
 

@@ -65,6 +65,7 @@ class LoadProgress:
             parts[0] += f" {self.shards_done}/{self.shards_total} shards"
             parts += [f"{self.rate:.3g} shards/s"] if self.rate else []
             parts += [f"{format_duration(self.eta)} left"] if self.eta is not None else []
+            parts += [self.last_mark] if self.last_mark.endswith("read") else []
         elif self.last_mark:
             parts.append(self.last_mark)
         return ", ".join(parts)
