@@ -21,6 +21,8 @@ from tests.serving.conftest import limit, service_for
 
 pytestmark = pytest.mark.lab
 
+STALL = 6.0
+"""Longer than a stand-in takes from its start to its first line on a machine that others use too."""
 QUICK = {"settle": 0.2, "request_limit": 3.0, "completions": 3}
 
 
@@ -146,18 +148,18 @@ def test_a_program_that_is_not_there_is_named_by_systemd(loads: Loads) -> None:
 def test_a_load_that_stands_still_is_given_up(loads: Loads) -> None:
     standin = Standin(fault="stuck-at-shard=3")
     with pytest.raises(LoadStalled, match="phase weights") as raised:
-        loads.load(standin, readiness=Readiness(**QUICK, stall=2.0))
+        loads.load(standin, readiness=Readiness(**QUICK, stall=STALL))
     assert "weights 2/6" in str(raised.value.seen)
     assert "readiness.stall" in str(raised.value.wanted)
 
 
 def test_silence_after_the_last_shard_is_a_stall_too(loads: Loads) -> None:
     with pytest.raises(LoadStalled, match="nothing moved"):
-        loads.load(Standin(fault="stuck-after-load"), readiness=Readiness(**QUICK, stall=2.0))
+        loads.load(Standin(fault="stuck-after-load"), readiness=Readiness(**QUICK, stall=STALL))
 
 
 def test_healthy_but_dead_is_not_ready(loads: Loads) -> None:
-    readiness_ = Readiness(settle=0.2, request_limit=0.5, completions=3, stall=2.5)
+    readiness_ = Readiness(settle=0.2, request_limit=0.5, completions=3, stall=STALL)
     with pytest.raises(LoadStalled, match="first tokens") as raised:
         loads.load(Standin(fault="healthy-but-dead"), readiness=readiness_)
     assert "no answer within" in str(raised.value.seen)
