@@ -38,11 +38,23 @@ _FIELD = {
 _role_of = lru_cache(maxsize=1024)(role_of)
 
 
-def _strict_decoder() -> Callable[[bytes], list[Any]]:
+class _Wanted(dict[tuple[str, str], bool]):
+    """Whether an event of a (ph, cat) is looked at: its role is kept, or it may mark the window's end."""
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__()
+        self.columns = columns
+
+    def __missing__(self, key: tuple[str, str]) -> bool:
+        self[key] = wanted = key[0] == "i" or _role_of(*key) in self.columns.roles
+        return wanted
+
+
+def _strict_decoder(wanted: _Wanted) -> Callable[[bytes], list[Any]]:
     """Return a function from the text of an array of events to events, by msgspec where there is one.
 
-    It raises ValueError for what is not JSON. An event is ``(ph, cat, name, pid, tid, ts, dur, args)``;
-    ``args`` is None or what the names in ``_argument`` can be read from.
+    It raises ValueError for what is not JSON. An event is ``(ph, cat, name, pid, tid, ts, dur, args)``, or None
+    where it is not looked at; ``args`` is None or what the names in ``_argument`` can be read from.
     """
     msgspec = optional("msgspec")
     if msgspec is None:
@@ -70,6 +82,8 @@ def _strict_decoder() -> Callable[[bytes], list[Any]]:
         try:
             return [
                 (e.ph, e.cat, e.name, bytes(e.pid), bytes(e.tid), bytes(e.ts), bytes(e.dur), e.args)
+                if wanted[e.ph, e.cat]
+                else None
                 for e in decoder.decode(text)
             ]
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -132,7 +146,8 @@ class Decoder:
         self.columns = columns
         self.ended = False
         self.tail = b""
-        self._strict = _strict_decoder()
+        self._strict = _strict_decoder(_Wanted(columns))
+        self._lanes: dict[tuple[bytes, bytes], int] = {}
         self._collectives = lru_cache(maxsize=None)(collectives)
 
     def decode(self, text: bytes) -> bytes:
@@ -174,6 +189,9 @@ class Decoder:
             if merged:
                 at += merged
                 continue
+            if not last and at + _MERGED_AT_MOST >= len(pieces) and not _balanced(pieces[at]):
+                # The rest of it may lie in the piece that is not whole yet.
+                return b",".join(pieces[at:])
             taken, rest = self._read_before_rest(pieces[at])
             if taken and (_END_OF_ARRAY.match(rest) or not is_last):
                 at += 1
@@ -219,6 +237,8 @@ class Decoder:
             fields = _fields(event)
         except (ValueError, RecursionError):
             return False, piece
+        if not fields[0]:
+            return False, piece  # an object from inside an event that is broken
         self._take(fields)
         return True, text[end:].encode("utf-8", "surrogateescape")
 
@@ -234,10 +254,12 @@ class Decoder:
         self.ended, self.tail = True, piece[piece.index(b"]", closing.start()) + 1 :]
         return b""
 
-    def _take(self, event: tuple[Any, ...]) -> None:
-        phase, category, name, pid, tid, ts, duration, arguments = event
+    def _take(self, event: tuple[Any, ...] | None) -> None:
         columns = self.columns
         columns.events += 1
+        if event is None:
+            return
+        phase, category, name, pid, tid, ts, duration, arguments = event
         role = _role_of(phase, category)
         if role not in columns.roles:
             if name == WINDOW_END:
@@ -249,7 +271,7 @@ class Decoder:
             return
         correlation = _argument(arguments, "correlation")
         number = columns.name_id(category, printable(name))
-        lane = columns.lane_id(lane_text(pid), lane_text(tid))
+        lane = self._lane(pid, tid)
         whole = correlation if type(correlation) is int and -1 <= correlation < 1 << 62 else -1
         columns.spans[role].add(number, lane, start, length, whole)
         if role is Role.DEVICE and self._collectives(category, name):
@@ -259,6 +281,12 @@ class Decoder:
                 columns.messages[start, lane, number] = Message(
                     op, elements, dtype if isinstance(dtype, str) else "", group if type(group) is int else 0
                 )
+
+    def _lane(self, pid: bytes, tid: bytes) -> int:
+        lane = self._lanes.get((pid, tid))
+        if lane is None:
+            lane = self._lanes[pid, tid] = self.columns.lane_id(lane_text(pid), lane_text(tid))
+        return lane
 
     def _salvage(self, piece: bytes) -> None:
         """Pick the fields needed out of a piece that is no JSON."""
@@ -276,7 +304,7 @@ class Decoder:
         columns.bad_names += not valid
         columns.spans[role].add(
             columns.name_id(found["cat"].decode("utf-8", "replace"), name),
-            columns.lane_id(lane_text(found.get("pid", b"")), lane_text(found.get("tid", b""))),
+            self._lane(found.get("pid", b""), found.get("tid", b"")),
             start,
             length,
             int(found.get("correlation", b"-1")[:18]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -130,8 +131,9 @@ def _measure(result: RankResult, file: TraceFile, work: Work, categories: Catego
     order = {name: index for index, name in enumerate(categories.order)}
     kind_of_name = [order[categories.category(*name)] for name in names]
     kinds = pick(kind_of_name, work.name)
-    window = occupancy(Intervals([0] * len(work), work.start, work.duration, kinds), 1, len(order))[0]
-    first, last = extents([0] * len(work), work.start, work.duration)[0]
+    nought = array("b", bytes(len(work)))
+    window = occupancy(Intervals(nought, work.start, work.duration, kinds), 1, len(order))[0]
+    first, last = extents(nought, work.start, work.duration)[0]
     result.whole_window, result.busy, result.sum = window, window.busy, sum(window.total)
     result.window = last - first
 

@@ -56,6 +56,7 @@ _THREE_LAST = _word(b"\0\0\0\0\0\xff\xff\xff")
 _ZEROS, _HIGH_BITS = _word(b"0" * 8), _word(b"\x80" * 8)
 _LAST_BYTES = _numpy and _numpy.array([_word(b"\0" * (8 - count) + b"\xff" * count) for count in range(9)])
 _STOPS = _numpy and _numpy.array([_word(b"\0" * count + b"\x80") for count in range(8)])
+_ONE_BIT = _word(b"\x01")
 _DURATION, _CORRELATION = b', "dur": ', b'"correlation": '
 _DURATION_LINE = _word(b' "dur": ')
 _NINE_TO_HIGH = _word(b"\x76" * 8)
@@ -259,15 +260,22 @@ class _Rows:
         found = self._places(self.line_end, following, _CORRELATION)
         have = found >= 0
         at = np.where(have, found + len(_CORRELATION), 0)
-        here = self.words[at] ^ _ZEROS
-        # The lowest byte that is not a digit ends the number; none of eight means that it is longer.
-        stop = ((here + _NINE_TO_HIGH) | here) & _HIGH_BITS
-        lowest = stop & (~stop + np.uint64(1))
-        width = np.searchsorted(_STOPS, lowest)
-        if ((width == 0) | (width == 8))[have].any():
+        width = self._digits(at)
+        long = width == 8
+        if long.any():
+            width[long] += self._digits(at[long] + 8)
+        if ((width == 0) | (width == 16))[have].any():
             raise Unfamiliar
-        width[~have] = 0
-        return np.where(have, self._number(self.words[np.maximum(at + width, 8) - 8], width), -1)
+        values = np.full(len(found), -1, dtype=np.int64)
+        if have.any():
+            values[have] = self._integers(at[have], (at + width)[have])
+        return values
+
+    def _digits(self, at: Any) -> Any:
+        """Return how many of the eight bytes at ``at`` are digits before the first that is none."""
+        here = self.words[self.np.minimum(at, len(self.words) - 1)] ^ _ZEROS
+        stop = ((here + _NINE_TO_HIGH) | here) & _HIGH_BITS
+        return self.np.searchsorted(_STOPS, stop & (~stop + _ONE_BIT)) * (stop != 0) + 8 * (stop == 0)
 
     def _before_comma(self, end: Any) -> Any:
         return end - ((self.words[end - 1] & _ONE) == _COMMA)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, DecimalException
 
-_PLAIN = re.compile(rb"(-?\d+)(?:\.(\d{1,3}))?")
+_PLAIN = re.compile(rb"(-?\d{1,18})(?:\.(\d{1,3}))?")
 _ESCAPES_OR_CONTROLS = re.compile(rb"[\\\x00-\x1f]")
 _LARGEST = 2**62
 
 
 def nanoseconds(text: bytes) -> int | None:
     """Return whole ns for a time in µs as the file spells it (``12``, ``12.345``, ``1.2e+3``); None if it is none."""
+    head, _, fraction = text.partition(b".")
+    if len(fraction) == 3 and len(head) < 16 and head.isdigit() and fraction.isdigit():
+        return int(head + fraction)  # Kineto's own spelling
     text = text.strip(b' "')
     match = _PLAIN.fullmatch(text)
     if match:
@@ -23,7 +26,7 @@ def nanoseconds(text: bytes) -> int | None:
         try:
             number = Decimal(text.decode("ascii")) * 1000
             value = int(number.to_integral_value()) if number.is_finite() and abs(number) < _LARGEST else _LARGEST
-        except (InvalidOperation, UnicodeDecodeError, ValueError):
+        except (DecimalException, UnicodeDecodeError, ValueError):
             return None
     return value if abs(value) < _LARGEST else None
 
