@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
+from opsctl.commands.prune import prune
+
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
+app.command("prune")(prune)
 
 
 @app.callback()
