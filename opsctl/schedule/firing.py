@@ -15,8 +15,8 @@ from opsctl.schedule.ledger import Entry, Ledger
 from opsctl.schedule.plans import Schedule
 
 POLL = 2.0
-STARTS = frozenset({"added", "started", "skipped", "waited"})
-"""Events that show that the timer fired, or began to."""
+SIGNS = frozenset({"added", "started", "skipped", "waited", "ended"})
+"""Events that show that this machine and the timer were there. A start that fell into a run is not missed."""
 
 
 def fire(name: str, ledger: Ledger, *, become: Callable[[list[str]], None] | None = None) -> str:
@@ -93,7 +93,7 @@ def missed(schedule: Schedule, entries: list[Entry], now: datetime) -> list[str]
 
     The start that fires now, delayed at random or caught up, is not one of them.
     """
-    signs = [entry.time for entry in entries if entry.event in STARTS]
+    signs = [entry.time for entry in entries if entry.event in SIGNS]
     if not schedule.calendar or not signs:
         return []
     wanted = controller.starts_between(schedule.calendar, datetime.fromisoformat(signs[-1]), now)

@@ -132,7 +132,8 @@ def test_the_service_is_locked_down_and_a_stop_restores_production_first() -> No
         assert line in text.splitlines()
     local = unit_texts(schedule(local_hosts=True))["opsctl-schedule-nightly.service"]
     assert "NoNewPrivileges=no" in local
-    assert "ProtectSystem=full" in local
+    assert "ReadWritePaths=-/usr/local/lib -/etc/systemd/system -/run -/var/lib" in local.splitlines()
+    assert "/etc/systemd" not in text
 
 
 def test_the_timer() -> None:
