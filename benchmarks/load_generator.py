@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -109,6 +110,8 @@ def main() -> int:
     parser.add_argument("--streams", default="1,16,64")
     parser.add_argument("--without-vllm", action="store_true", help="only ours, even where vLLM is installed")
     chosen = parser.parse_args()
+    # A benchmark that is stopped takes its server with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     server_core, client_core = cores()
     beside = VLLM.exists() and not chosen.without_vllm
     rounds = []

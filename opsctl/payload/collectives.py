@@ -29,6 +29,7 @@ from opsctl.payload.output import Output
 _SILENCE = 90.0  # seconds for one cell
 _START = 180.0  # importing torch, making the group
 _MOST_DEATHS = 3
+_KNOCK = 0.5
 _SIOCGIFADDR = 0x8915
 
 
@@ -54,6 +55,49 @@ def interface_towards(address: str) -> str | None:
     except OSError:
         return None
     return None
+
+
+def meet(rendezvous: Mapping[str, Any], limit: float) -> None:
+    """Wait until every host of the run is here: each may come out of its swap minutes after another.
+
+    The first host listens at its address; the others knock until it opens. Raises PayloadError at the limit.
+    """
+    node, nodes = int(rendezvous["node"]), int(rendezvous["nodes"])
+    place = (str(rendezvous["address"]), int(rendezvous["port"]))
+    end = time.monotonic() + limit
+    here: list[socket.socket] = []
+    try:
+        if node == 0:
+            with socket.create_server(place, reuse_port=False) as door:
+                while len(here) < nodes - 1:
+                    door.settimeout(max(0.01, end - time.monotonic()))
+                    here.append(door.accept()[0])
+                for guest in here:
+                    guest.sendall(b"go")
+            return
+        while not _knock(place, end):
+            time.sleep(_KNOCK)
+    except TimeoutError:
+        msg = f"the {nodes} hosts of this run did not meet at {place[0]}:{place[1]} within {limit:.0f} s"
+        raise PayloadError(msg) from None
+    except OSError as error:
+        msg = f"the hosts cannot meet at {place[0]}:{place[1]}: {error.strerror or error}"
+        raise PayloadError(msg) from error
+    finally:
+        for guest in here:
+            guest.close()
+
+
+def _knock(place: tuple[str, int], end: float) -> bool:
+    """Return whether the first host opened and said go. Raises TimeoutError at the end of all waiting."""
+    if time.monotonic() > end:
+        raise TimeoutError
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        guest = socket.create_connection(place, timeout=max(0.01, min(5.0, end - time.monotonic())))
+        with guest:
+            guest.settimeout(max(0.01, end - time.monotonic()))
+            return guest.recv(2) == b"go"
+    return False
 
 
 class Group:
@@ -169,6 +213,8 @@ class _Measurement:
     def smoke(self) -> None:
         """Run each operation once, small, within its own limit. Raises PayloadError when that does not work."""
         limit = float(self.spec["smoke_limit"])
+        if not self.alone:
+            meet({**self.spec["rendezvous"], "port": self._next_port()}, max(1.0, self.end - time.monotonic()))
         ops = sorted({cell["op"] for cell in self.spec["cells"]})
         self.output.progress("smoke test", 0, 1)
         began = time.monotonic()

@@ -123,6 +123,8 @@ class Collectives(Model):
     """auto: NCCL where the host has CUDA, else gloo."""
     sweep: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Environment axes, such as {NCCL_PROTO: [default, LL, LL128, Simple]}."""
+    across_hosts: bool = False
+    """One group over all hosts of the playbook, `world-size` ranks on each: they meet at the first one's address."""
     graphs: Literal["both", "on", "off"] = "both"
     """Under CUDA graphs, as decode runs them, and without."""
     repetitions: int = Field(default=200, ge=3)

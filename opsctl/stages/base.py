@@ -45,6 +45,8 @@ class StageContext:
     model_config: Mapping[str, Any] | None = None
     """The served model's config.json, when it could be read."""
     engine_version: str | None = None
+    peers: tuple[tuple[str, str], ...] = ()
+    """(name, address) of every host of the run, in the same order on each: for stages that run across hosts."""
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,16 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 DEFAULT = "default"
 """The value of a sweep's axis that leaves the variable unset."""
 _GRACE = 60.0
+_PORT = 29511  # of the first host; each group of ranks takes the next one
+
+
+def world_size(options: Collectives, context: StageContext) -> int:
+    """Return the number of ranks over all hosts. Raises StageError."""
+    return ranks(options, context) * (max(1, len(context.peers)) if options.across_hosts else 1)
 
 
 def ranks(options: Collectives, context: StageContext) -> int:
-    """Return the number of ranks. Raises StageError where nothing says how many."""
+    """Return the number of ranks of a host. Raises StageError where nothing says how many."""
     service = context.service
     found = options.world_size or (service.tensor_parallel if service else None) or context.host.gpus
     if not found:
@@ -66,6 +72,25 @@ def _sizes(options: Collectives, context: StageContext, world: int) -> list[tupl
     ]
 
 
+def _rendezvous(context: StageContext, each: int) -> dict[str, Any]:
+    """Return where the hosts meet, and how many ranks there are over all of them. Raises StageError."""
+    names = [name for name, _ in context.peers]
+    if len(names) < 2 or context.host_name not in names:
+        raise StageError(
+            f"{context.step}: across-hosts wants a run over several hosts",
+            seen=f"{len(names)} hosts: {', '.join(names) or 'none are known'}",
+            where=context.host_name,
+            hint="give the playbook a group of hosts",
+        )
+    meeting = {
+        "address": context.peers[0][1],
+        "port": _PORT,
+        "node": names.index(context.host_name),
+        "nodes": len(names),
+    }
+    return {"world_size": each * len(names), "rendezvous": meeting}
+
+
 def _graphs(options: Collectives) -> tuple[str, ...]:
     if options.backend == "gloo":
         return ("off",)
@@ -84,7 +109,7 @@ class CollectivesStage:
         planned = []
         axes = [[(name, value) for value in dict.fromkeys(values)] for name, values in options.sweep.items()]
         for setting in itertools.product(*axes):
-            for op, size, tokens in _sizes(options, context, ranks(options, context)):
+            for op, size, tokens in _sizes(options, context, world_size(options, context)):
                 for graph in _graphs(options):
                     named = "".join(f"/{name}={value}" for name, value in setting)
                     batch = f"M={tokens}" if tokens is not None else f"{size}B"
@@ -119,6 +144,8 @@ class CollectivesStage:
                 for cell in cells
             ],
         }
+        if options.across_hosts:
+            spec |= _rendezvous(context, spec["world_size"])
         return Invocation(
             payload=self.name, spec=spec, limit=options.limit + _GRACE, exclusive_gpu=options.backend != "gloo"
         )
@@ -135,7 +162,7 @@ class CollectivesStage:
         topology, findings = _topology(result.environment)
         detail: dict[str, Any] = {"topology": topology, "findings": findings}
         if not options.sizes:
-            shapes = model_shapes(options.model, context, tensor_parallel=ranks(options, context))
+            shapes = model_shapes(options.model, context, tensor_parallel=world_size(options, context))
             detail["model"] = shapes.name
             detail["expected_per_step"] = {plan.op: plan.calls for plan in shapes.collectives}
             detail["advice"] = advise(shapes, result.cells, topology).document()

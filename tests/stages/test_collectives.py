@@ -94,3 +94,21 @@ def test_without_a_topology_the_result_says_so() -> None:
     result = STAGE.judge(options, nothing(), STAGE.cells(options, nothing()), [])
     assert result.detail["topology"].startswith("topology unknown")
     assert result.detail["advice"]["lines"][0].startswith("nothing was measured")
+
+
+PEERS_OF_TWO = (("node-a", "10.0.0.1"), ("node-b", "10.0.0.2"))
+
+
+def test_across_hosts_they_meet_at_the_first_ones_address() -> None:
+    options = Collectives(model="kimi-k2.5", across_hosts=True, world_size=4, tokens=(1,), ops=("all_to_all",))
+    here = nothing(host_name="node-b", peers=PEERS_OF_TWO)
+    cells = STAGE.cells(options, here)
+    spec = STAGE.invocation(options, here, cells).spec
+    assert spec["world_size"] == 8
+    assert spec["rendezvous"] == {"address": "10.0.0.1", "port": 29511, "node": 1, "nodes": 2}
+
+
+def test_across_hosts_wants_several() -> None:
+    options = Collectives(model="kimi-k2.5", across_hosts=True)
+    with pytest.raises(StageError, match="wants a run over several hosts"):
+        STAGE.invocation(options, nothing(), STAGE.cells(options, nothing()))
