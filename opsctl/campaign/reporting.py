@@ -89,7 +89,7 @@ def _remember(journal: Journal, record: RunRecord, aftermath: Aftermath) -> None
 
     if record_run(record, journal.folder):
         with History(journal.folder / FILE) as history:
-            aftermath.alarms.extend(str(alarm) for alarm in found_with(history, record.run))
+            aftermath.alarms.extend(str(alarm) for alarm in found_with(history, record.run) if alarm.worse is not False)
 
 
 def _notify(journal: Journal, record: RunRecord, aftermath: Aftermath) -> None:
