@@ -32,6 +32,11 @@ def last_word(journal: Journal, run: str, code: ExitCode, aftermath: Aftermath) 
         words, _ = production_words(production)
         if production.verified:
             lines.append(f"production {production.service} on {production.host}: {words}")
+        elif code is not ExitCode.PRODUCTION_NOT_VERIFIED:
+            # The code was decided from what was seen; what is missing is its record (a full disk, an early end).
+            back = "is back and verified, which the journal could not record"
+            seen = "was not touched" if production.down_since is None else back
+            lines.append(f"production {production.service} on {production.host}: {seen}")
     if code is ExitCode.PRODUCTION_NOT_VERIFIED:
         unverified = [production for production in record.production if not production.verified]
         for production in unverified:

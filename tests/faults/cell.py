@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.faults.bench import Bench, Controller, stepped_clock, until
-from tests.faults.table import INTERRUPTED, KILLED, NOT_VERIFIED, Fault, StateOf
+from tests.faults.table import KILLED, NOT_VERIFIED, Fault, StateOf
 
-_SERVES = re.compile(r"serving|back and verified|never went down|serves|nothing was touched")
+_SERVES = re.compile(
+    r"production \S+ on \S+: (serving|back and verified|is back and verified|was not touched)|nothing was touched"
+)
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,7 @@ def check_words(code: int, controller: Controller, *, serving: bool) -> None:
         return
     assert serving, f"exit {code} says that production serves; it does not\n{controller.tail()}"
     assert "NOT VERIFIED" not in controller.text, controller.tail()
-    assert _SERVES.search(controller.last_line) or code == INTERRUPTED or "next:" in controller.last_line, (
-        controller.tail()
-    )
+    assert _SERVES.search(controller.last_line), controller.tail()
 
 
 def keep(outcome: Outcome) -> None:
