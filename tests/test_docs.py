@@ -126,7 +126,7 @@ def test_the_site_builds_with_no_broken_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.lab
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_what_is_marked_as_run_runs_in_order(tmp_path: Path) -> None:
     environment = {**os.environ, "OPSCTL_LAB": str(tmp_path / "lab"), "XDG_STATE_HOME": str(tmp_path / "state")}
     inventory = tmp_path / "lab" / "inventory.yml"
@@ -139,7 +139,7 @@ def test_what_is_marked_as_run_runs_in_order(tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             check=False,
         )
 

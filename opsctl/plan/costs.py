@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from opsctl.plan.actions import (
     Action,
@@ -24,21 +25,22 @@ from opsctl.quantities import format_duration
 
 
 def downtime_of(
-    actions: Sequence[Action], production: Sequence[ResolvedService], limit: float, *, already_down: bool = False
+    actions: Sequence[Action], limit: float, *, already_down: AbstractSet[str] = frozenset()
 ) -> Downtime | None:
-    """Return how long production does not serve in a plan, from measured durations; None where it always does.
+    """Return how long production does not all serve in a plan, from measured durations; None where it always does.
 
     ``limit`` is the playbook's own, in seconds: it bounds all phases together, and the restore comes after.
+    ``already_down`` are the production services that were found down.
     """
-    names = {service.name for service in production}
-    down = already_down
-    ever = already_down
+    down = set(already_down)
+    ever = bool(already_down)
     parts: list[Estimate] = []
     unknown: dict[str, None] = {}
     phases = restore = 0.0
     for action in actions:
         if isinstance(action, Stop) and action.production:
-            down = ever = True
+            down.add(action.service)
+            ever = True
         if down:
             what, expected, most = _cost(action)
             if isinstance(action, Restore):
@@ -49,8 +51,8 @@ def downtime_of(
                 parts.append(expected)
             elif what:
                 unknown[what] = None
-        if isinstance(action, AwaitReady | Restore) and action.service in names:
-            down = False
+        if isinstance(action, AwaitReady | Restore):
+            down.discard(action.service)
     if not ever:
         return None
     return Downtime(_total(parts), tuple(unknown), min(phases, limit) + restore)

@@ -113,7 +113,7 @@ def _plan_host(playbook: Playbook, board: _Board) -> HostPlan:
     board.phase, board.round = "", 1
     _give_back(board, down if board.if_down == "leave" else set())
     actions = tuple(board.actions)
-    downtime = downtime_of(actions, board.production, playbook.limit, already_down=bool(down))
+    downtime = downtime_of(actions, playbook.limit, already_down=down)
     return HostPlan(
         board.host,
         actions,

@@ -339,6 +339,10 @@ def test_several_productions_are_all_taken_down_and_all_brought_back(tmp_path: P
         "stop(v) gate start(q) await-ready(q) run-step(p3) restore(prod) verify(prod) verify(q) "
         "remove-variant(v) release"
     )
+    # One of two serves again from phase 3 on; the other is missing until the end.
+    assert host.downtime is not None
+    assert set(host.downtime.unknown) == {"stop of q.service", "load of q", "step p2/1-gemm", "step p3/1-gemm"}
+    assert host.downtime.measured.seconds == 10 + 700 + 10 + 600
 
 
 def test_hosts_are_planned_in_the_order_in_which_they_are_armed(tmp_path: Path) -> None:
