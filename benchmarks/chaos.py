@@ -36,9 +36,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.lab import Lab
-from tests.faults.bench import BOUND, PLAYBOOK, PROFILER, Bench, Controller, standin, until
+from tests.faults.bench import BOUND, PROFILER, Bench, Controller, standin, until
 
-COMMAND = [{"command": {"argv": ["/bin/true"]}}]
 WHOLE = 240.0
 """The longest that a campaign may take on a busy machine."""
 
@@ -67,14 +66,6 @@ class Seen:
     trouble: str = ""
 
 
-def playbook() -> dict[str, Any]:
-    """Return a short campaign: a step on production, one on free GPUs, one on the variant."""
-    short: dict[str, Any] = json.loads(json.dumps(PLAYBOOK))
-    for phase in short["phases"]:
-        phase["steps"] = COMMAND
-    return short
-
-
 class Chaos:
     """A few lab hosts, each struck again and again."""
 
@@ -92,7 +83,7 @@ class Chaos:
         """Take a host that is at rest, and a fresh desk."""
         host = self.hosts.get()
         self.count += 1
-        bench = Bench(host, self.folder / f"run{self.count}", standin(load_seconds=1.0), playbook())
+        bench = Bench(host, self.folder / f"run{self.count}", standin(load_seconds=1.0))
         bench.folder.mkdir()
         try:
             until(bench.at_rest, BOUND, f"{host.name} at rest")

@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.faults.bench import Bench, Controller, stepped_clock, until
+from tests.faults.bench import Bench, Controller, short, stepped_clock, until
 from tests.faults.table import KILLED, NOT_VERIFIED, Fault, StateOf
 
 _SERVES = re.compile(
@@ -33,6 +33,7 @@ class Outcome:
 
 def run_cell(bench: Bench, state: StateOf, fault: Fault) -> Outcome:
     """Carry out one cell. Raises AssertionError where something is not as promised."""
+    bench.playbook = short("variant" if state.name.startswith("stage on the variant") else "")
     controller = bench.frozen_at(state.edge, **(stepped_clock(bench.folder) if fault.clock else {}))
     try:
         proven = bench.verified_steps()

@@ -12,7 +12,7 @@ import pytest
 
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.units import breaches, set_fault
-from tests.faults.bench import BOUND, CAMPAIGN, PRODUCTION, PROFILER, Bench, Controller, standin, until
+from tests.faults.bench import BOUND, CAMPAIGN, PRODUCTION, PROFILER, Bench, Controller, short, standin, until
 from tests.faults.cell import Outcome, check_words, keep
 from tests.faults.table import FAILED, KILLED, VERIFIED
 
@@ -148,15 +148,16 @@ def test_a_stage_dies(bench: Bench) -> None:
     run_whole(bench, wanted={FAILED}, state="stage on free GPUs (command)", fault="the stage dies")
 
 
-def test_a_stage_fills_its_output(fresh_lab_host: LabHost, tmp_path: Path) -> None:
-    bench = Bench.build(fresh_lab_host, tmp_path)
-    bench.host.exec("sh", "-c", "dd if=/dev/zero of=/var/ballast bs=1M count=700 status=none")
+def test_a_stage_fills_its_output(bench: Bench) -> None:
+    left = "fallocate -l $(($(df --output=avail -B1 /var | tail -n 1) - 40000000)) /var/ballast"
+    bench.host.exec("sh", "-c", left)
     replace_step(bench, 1, {"command": {"argv": ["/bin/sh", "-c", "exec cat /dev/zero"], "limit": "30s"}})
     run_whole(bench, wanted={FAILED}, state="stage on free GPUs (command)", fault="the stage fills its output")
 
 
 def test_stop_profile_hangs(bench: Bench) -> None:
     bench.changes[PROFILER] = {"env": {"STANDIN_FAULT": "hanging-stop-profile"}}
+    bench.playbook = short("variant")
     bench.playbook["phases"][2]["steps"][1]["profile"]["flush-limit"] = "3s"
     run_whole(bench, wanted={FAILED}, state="stage on the variant (profile)", fault="/stop_profile hangs")
 
