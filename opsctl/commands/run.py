@@ -73,18 +73,22 @@ def open_sinks(journal: Any, run_id: str, *, as_json: bool, plain: bool) -> list
 
 def conclude(journal: Any, run_id: str, sinks: list[Any], code: Any, *, as_json: bool) -> None:
     """Write the report, end the showing, and say the last word: what was found, and is production back."""
-    from contextlib import suppress
-
     from rich.console import Console
 
     from opsctl.campaign.lastword import last_word
     from opsctl.campaign.reporting import conclude_run
+    from opsctl.cli import say_error
+    from opsctl.errors import OpsctlError, as_defect
 
-    aftermath = conclude_run(journal, run_id)
-    # Whoever read us may have gone; the exit code is true all the same.
-    with suppress(OSError):
+    try:
+        aftermath = conclude_run(journal, run_id)
         for sink in sinks:
             sink.close()
-        if as_json:
-            return
-        Console().print(last_word(journal, run_id, code, aftermath), markup=False, highlight=False, soft_wrap=True)
+        if not as_json:
+            words = last_word(journal, run_id, code, aftermath)
+            Console().print(words, markup=False, highlight=False, soft_wrap=True)
+    except OSError:
+        # Whoever read us has gone; the exit code is true all the same.
+        return
+    except Exception as error:  # noqa: BLE001 - how the run ended stands, whatever is wrong with our last words
+        say_error(error if isinstance(error, OpsctlError) else as_defect(error), as_json=False)
