@@ -77,7 +77,7 @@ def conclude(journal: Any, run_id: str, sinks: list[Any], code: Any, *, as_json:
 
     from opsctl.campaign.lastword import last_word
     from opsctl.campaign.reporting import conclude_run
-    from opsctl.cli import say_error
+    from opsctl.commands.saying import say_error
     from opsctl.errors import OpsctlError, as_defect
 
     try:

@@ -41,7 +41,7 @@ class Steps(_Loose):
     wall_us: Wall = Wall()
     used: int | None = None
     dropped: int | None = None
-    dropped_because: str = ""
+    dropped_because: str | None = None
     verdict: str = ""
     """Whether the window is long enough to be believed; inconclusive: ``verdict_because`` says why not."""
     verdict_because: str = ""
