@@ -130,6 +130,11 @@ class TraceDocument(_Loose):
         return tuple(rank for rank in self.ranks if rank.role == "rank")
 
     @property
+    def damage(self) -> tuple[str, ...]:
+        """What is wrong with the files. That steps vary too much is a verdict on the window, not damage to it."""
+        return tuple(problem for problem in self.problems if not problem.startswith("inconclusive:"))
+
+    @property
     def busy_per_step(self) -> float | None:
         """µs of a decode step in which the device was busy: the categories' exclusive times add up to it."""
         return _total(category.busy_us_per_step for category in self.categories)
@@ -174,7 +179,7 @@ class Traces:
             reading
             for reading in self.readings
             if reading.document.categories
-            and not reading.document.problems
+            and not reading.document.damage
             and (reading.cell is None or reading.cell.state == "verified")
         ]
         batches = {reading.document.steps.decode.batch for reading in whole}
