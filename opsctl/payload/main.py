@@ -16,6 +16,7 @@ from typing import Any
 from opsctl.payload import environment
 from opsctl.payload.errors import Cancelled, PayloadError
 from opsctl.payload.output import Output
+from opsctl.payload.sampling import Sampler
 
 #: Stage name → module; imported only when asked for, so that one stage's needs are not another's.
 STAGES = {
@@ -45,9 +46,16 @@ def run_stage(run: Run, spec: Mapping[str, Any], output: Output) -> int:
     """Run a stage to its end record. Return the exit status: 0 verified, 1 failed or inconclusive."""
     signal.signal(signal.SIGTERM, _cancel)
     signal.signal(signal.SIGINT, _cancel)
+    sampler: Sampler | None = None
     try:
-        output.environment(environment.describe())
-        state, reason = run(spec, output)
+        described = environment.describe()
+        output.environment(described)
+        if described["before"]["gpus"]:
+            sampler = Sampler()
+            with sampler:
+                state, reason = run(spec, output)
+        else:
+            state, reason = run(spec, output)
     except Cancelled as cancelled:
         state, reason = "inconclusive", f"stopped by {cancelled}"
     except PayloadError as error:
@@ -55,7 +63,7 @@ def run_stage(run: Run, spec: Mapping[str, Any], output: Output) -> int:
     except Exception as error:  # noqa: BLE001 - the border: whatever it was, the end record must say so
         traceback.print_exc()
         state, reason = "failed", f"the payload broke: {type(error).__name__}: {error} (see stderr of the unit)"
-    output.environment({"after": environment.gpu_state()})
+    output.environment({"after": environment.gpu_state(), **(sampler.environment() if sampler else {})})
     output.end(state, reason)
     return 0 if state == "verified" else 1
 

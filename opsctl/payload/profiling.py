@@ -1,7 +1,8 @@
 """profile: windows of steady decode under the server's own profiler, until every rank's file is proven whole.
 
 Spec: ``url, model, api_key_file, engine, trace_dir, ranks, with, warmup_requests, requests, input_tokens,
-output_tokens, flush_limit, request_limit, limit, keep, cells: [{id, concurrency, window}]``.
+output_tokens, flush_limit, request_limit, limit, cells: [{id, concurrency, window}]``, and where the model is known
+``expected`` (collectives a decode step, by operation) and ``token_bytes`` (of one token's hidden state).
 
 A status 200 proves nothing here: start and stop that fail inside workers are logged and swallowed by the server.
 What counts is N files that parse to their end and hold events.
@@ -64,7 +65,11 @@ class _Window:
         if failed:
             msg = f"{text}: {len(failed)} of {requests} requests failed: {failed[0]}"
             raise CellFailed(msg)
-        return list(measure_round(done.exchanges, started=done.started, asked_output=tokens).pooled["tpot"])
+        found = list(measure_round(done.exchanges, started=done.started, asked_output=tokens).pooled["tpot"])
+        if not found:
+            msg = f"{text}: no request returned two tokens, so nothing was decoded"
+            raise CellFailed(msg)
+        return found
 
     def start(self) -> None:
         """Switch the profiler on. Raises CellFailed when the server says no."""
@@ -135,13 +140,24 @@ class _Window:
             raise CellFailed(msg)
         return files
 
-    def analyse(self, paths: Sequence[Path]) -> dict[str, Any]:
+    def analyse(self, paths: Sequence[Path], plain: Sequence[float], profiled: Sequence[float]) -> dict[str, Any]:
         """Analyse the files here, where they lie; write the document beside them."""
         from opsctl import trace
         from opsctl.errors import TraceError
 
+        tpot = trace.Tpot(
+            armed_us=mean(plain) * 1e3,
+            capturing_us=mean(profiled) * 1e3,
+            source=f"the client of this window, {self.name}: right before it, and inside",
+        )
         try:
-            analysis = trace.analyse(list(paths), world_size=int(self.spec["ranks"]))
+            analysis = trace.analyse(
+                list(paths),
+                world_size=int(self.spec["ranks"]),
+                expected=self.spec.get("expected"),
+                token_bytes=self.spec.get("token_bytes"),
+                tpot=tpot,
+            )
         except TraceError as error:
             msg = f"the rank files are whole, but tell nothing: {'; '.join(error.lines())}"
             raise CellFailed(msg) from error
@@ -168,8 +184,10 @@ class _Window:
             self.stop(before)
             raise
         flush = self.stop(before)
-        take = self._take_reports if self.spec["with"] == "nsys" else self._take_traces
-        detail = take(before)
+        if self.spec["with"] == "nsys":
+            detail = self._take_reports(before)
+        else:
+            detail = self._take_traces(before, plain, profiled)
         self.output.cell(
             self.name,
             "verified",
@@ -182,7 +200,9 @@ class _Window:
             detail={"requests": count, "concurrency": self.concurrency, **detail},
         )
 
-    def _take_traces(self, before: Mapping[str, Seen]) -> dict[str, Any]:
+    def _take_traces(
+        self, before: Mapping[str, Seen], plain: Sequence[float], profiled: Sequence[float]
+    ) -> dict[str, Any]:
         files = self.settled(before)
         here = self.output.folder / "traces" / slug(self.name)
         taken = []
@@ -195,11 +215,12 @@ class _Window:
             f"{self.name}: rank files that parse to their end",
             f"{len(taken)} of {self.spec['ranks']}, {sum(path.stat().st_size for path in taken)} bytes",
         )
-        document = self.analyse(taken)
+        document = self.analyse(taken, plain, profiled)
         ranks = document.get("ranks", [])
         kernels = any(rank.get("device") for rank in ranks)
         return {
             "files": [path.name for path in taken],
+            "trace": f"trace-{slug(self.name)}.json",
             "device_events": kernels,
             "note": "" if kernels else "no device kernels: what is shown is the host's operators",
             "problems": document.get("problems", []),

@@ -160,6 +160,7 @@ class CollectivesStage:
         """Return every cell, and in ``detail`` the topology and, for a model's own messages, the advice."""
         result = judge_records(self.name, planned, records)
         topology, findings = _topology(result.environment)
+        findings = [*findings, *result.detail.get("findings", ())]
         detail: dict[str, Any] = {"topology": topology, "findings": findings}
         if not options.sizes:
             shapes = model_shapes(options.model, context, tensor_parallel=world_size(options, context))

@@ -118,6 +118,8 @@ def judge_records(
             now = now.model_copy(update={"state": State.SKIPPED, "reason": reason})
         cells.append(now)
     state, reason = _verdict(cells, end, skipped)
+    environment = _environment(by_kind.get("environment", ()))
+    found = [str(each) for each in environment.get("findings") or ()]
     return StepResult(
         stage=stage,
         state=state,
@@ -125,7 +127,7 @@ def judge_records(
         cells=tuple(cells),
         evidence=_evidence(by_kind.get("evidence", ())),
         artifacts=_artifacts(by_kind.get("artifact", ())),
-        environment=_environment(by_kind.get("environment", ())),
+        environment=environment,
         profiled=profiled,
-        detail=dict(detail or {}),
+        detail={**({"findings": found} if found else {}), **dict(detail or {})},
     )

@@ -11,6 +11,7 @@ from opsctl.playbook.steps import Profile
 from opsctl.results import Cell, StepResult
 from opsctl.stages.base import Invocation, StageContext
 from opsctl.stages.judging import judge_records
+from opsctl.stages.models import derive
 from opsctl.stages.serving_benchmark import served
 
 _REQUEST_LIMIT = 600.0
@@ -20,6 +21,22 @@ _FETCH = {
     "rank0": ("traces/*/*rank0.*", "traces/*/*rank-0.*", "traces/*/*TP-0*", "traces/*/*.nsys-rep"),
     "none": (),
 }
+
+
+def _expected(context: StageContext, ranks: int) -> dict[str, Any]:
+    """Return what a decode step of the served model should hold; nothing where its shapes are not known."""
+    if context.model_config is None:
+        return {}
+    try:
+        shapes = derive(context.model_config, name="served", tensor_parallel=ranks)
+    except ValueError:
+        return {}  # a profile needs no shapes: it only has nothing to compare its counts with
+    if not shapes.collectives:
+        return {}
+    return {
+        "expected": {plan.op: plan.calls for plan in shapes.collectives},
+        "token_bytes": next(plan.bytes_per_token for plan in shapes.collectives if plan.op == "all_reduce"),
+    }
 
 
 class ProfileStage:
@@ -66,6 +83,7 @@ class ProfileStage:
             **options.model_dump(
                 include={"warmup_requests", "requests", "input_tokens", "output_tokens", "flush_limit", "limit"}
             ),
+            **_expected(context, ranks),
             "cells": [{"id": cell.id, **cell.axes} for cell in cells],
         }
         collect = ("trace-*.json", *_FETCH[options.fetch])

@@ -28,6 +28,8 @@ def spec(url: str, traces: Path, **changes: Any) -> dict[str, Any]:
         "flush_limit": 30.0,
         "request_limit": 20.0,
         "limit": 90.0,
+        "expected": {"all_reduce": 1, "all_gather": 1},
+        "token_bytes": 1024,
         "cells": [{"id": "concurrency=2/window=1", "concurrency": 2, "window": 1}],
         **changes,
     }
@@ -58,7 +60,9 @@ def test_windows_from_end_to_end(tmp_path: Path, traces: Path) -> None:
     assert kinds.count("trace-analysis") == 2
     document = json.loads((tmp_path / "step" / "trace-concurrency-1-window-1.json").read_bytes())
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
-    assert document["collectives"]
+    counted = {each["op"]: (each["calls_per_step"], each["expected_per_step"]) for each in document["collectives"]}
+    assert counted["all_reduce"] == (1, 1)
+    assert document["beside_the_clock"]["tpot_armed_us"] is not None
     # The ranks' files moved into the step's folder; the front end's stayed, being no rank.
     assert {path.name.split(".")[1] for path in traces.iterdir()} == {"async_llm"}
 

@@ -91,6 +91,13 @@ def test_a_step_that_was_taken_up_keeps_the_first_before_and_the_last_after() ->
     assert judge_records("gemm", PLANNED, [*environment, *ALL, END]).environment == {"before": 1, "x": 2, "after": 2}
 
 
+def test_what_stood_out_on_the_machine_is_in_the_detail() -> None:
+    environment = {"record": "environment", "environment": {"findings": ["GPU 0: 99 % utilisation at 140 W of 600 W"]}}
+    result = judge_records("gemm", PLANNED, [environment, *ALL, END], detail={"x": 1})
+    assert result.detail == {"findings": ["GPU 0: 99 % utilisation at 140 W of 600 W"], "x": 1}
+    assert judge_records("gemm", PLANNED, [*ALL, END]).detail == {}
+
+
 def test_artifacts_and_evidence() -> None:
     artifact = {"record": "artifact", "path": "t", "size": 3, "sha256": "ab", "kind": "trace"}
     evidence = {"record": "evidence", "asked": "q", "observed": "o", "time": "2026-12-01T00:00:00+00:00"}

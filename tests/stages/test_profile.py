@@ -5,6 +5,7 @@ from opsctl.playbook.models import ServiceEntry
 from opsctl.playbook.steps import Profile
 from opsctl.stages.profile import ProfileStage
 from tests.stages.contexts import context, nothing
+from tests.stages.test_models import TINY
 
 STAGE = ProfileStage()
 
@@ -46,6 +47,17 @@ def test_what_is_fetched(fetch: str, takes: int) -> None:
 def test_what_cannot_be_profiled_says_why(where: object, said: str) -> None:
     with pytest.raises(StageError, match=said):
         STAGE.invocation(Profile(), where, ())  # type: ignore[arg-type]
+
+
+def test_what_a_step_should_hold_goes_along_where_the_model_is_known() -> None:
+    def spec(**where: object) -> dict[str, object]:
+        return STAGE.invocation(Profile(), context(**where), ()).spec
+
+    known = spec(model_config={**TINY, "num_key_value_heads": 8})
+    assert known["expected"] == {"all_reduce": 9, "all_gather": 1}
+    assert known["token_bytes"] == 1024
+    assert "expected" not in spec()
+    assert "expected" not in spec(model_config={"hidden_size": 5})
 
 
 def test_profiled_numbers_are_marked() -> None:
