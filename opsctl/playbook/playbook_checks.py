@@ -17,8 +17,8 @@ from opsctl.playbook.problems import Findings
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.playbook.source import Key
 from opsctl.playbook.steps import (
-    CALLS_IN_TTL,
     NOTHING,
+    SHORTEST_TTL,
     STAGE_OF,
     Collectives,
     Command,
@@ -27,9 +27,7 @@ from opsctl.playbook.steps import (
     Profile,
     ServingBenchmark,
 )
-from opsctl.quantities import format_duration
 
-SHORTEST_TTL = 10.0
 _FIGURE = re.compile(r"[^#]+#[^#]+")
 
 
@@ -98,10 +96,6 @@ def _check_lease(findings: Findings, data: Mapping[str, Any]) -> None:
         return
     if lease.ttl < SHORTEST_TTL:
         findings.add(("lease", "ttl"), f"wanted at least {SHORTEST_TTL:g}s, found {given['ttl']!r}")
-    elif lease.ttl < CALLS_IN_TTL * lease.renewal_limit:
-        wanted = format_duration(CALLS_IN_TTL * lease.renewal_limit)
-        message = f"wanted a ttl of at least {CALLS_IN_TTL} × call-limit ({wanted}), or one slow call loses the lease"
-        findings.add(("lease", "ttl"), message)
 
 
 def _check_phase_names(findings: Findings, data: Mapping[str, Any]) -> None:

@@ -10,8 +10,8 @@ from opsctl.playbook.models import Model
 from opsctl.quantities import Duration, Size
 
 NOTHING = "nothing"
-CALLS_IN_TTL = 10
-"""A lease lives at least this many call limits, so that one slow call does not lose it."""
+SHORTEST_TTL = 10.0
+"""Seconds. A renewal may take a tenth of the ttl, and less than a second for it is too little."""
 
 
 class Quiet(Model):
@@ -190,14 +190,7 @@ class Lease(Model):
     """The lease on production."""
 
     ttl: Duration = 5 * 60.0
-    """The guard on the host restores production this long after the last sign of life of the controller."""
-    call_limit: Duration | None = None
-    """Longest time for one renewing call; default: a tenth of ttl, at most 10s. ttl must be 10 times as long."""
-
-    @property
-    def renewal_limit(self) -> float:
-        """Seconds that one renewing call may take."""
-        return min(10.0, self.ttl / CALLS_IN_TTL) if self.call_limit is None else self.call_limit
+    """The guard restores production this long after the last sign of life of the controller. At least 10s."""
 
 
 class Load(Model):

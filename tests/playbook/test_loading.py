@@ -112,7 +112,6 @@ def test_a_var_of_the_inventory_that_does_not_fit_is_named_with_its_place(tmp_pa
         ("rounds: 3", "in-tokens: 3", "5:3: wanted a name of letters, digits and `_`, found `in-tokens`"),
         ("ttl: 2m", "ttl: 120", "7:14: wanted a duration such as 90s, 45m or 1h30m, found 120: its unit would be"),
         ("ttl: 2m", "ttl: 5s", "7:14: wanted at least 10s, found '5s'"),
-        ("ttl: 2m", "ttl: 2m, call-limit: 30s", "7:14: wanted a ttl of at least 10 × call-limit (5m 00s)"),
         ("lease:", "leases:", "7:1: unknown key `leases`; nearest: `lease`"),
         ("phases:", "rounds: {count: 0}\nphases:", "8:17: wanted at least 1, found 0"),
         ("serve: prod", "serve: prdo", "10:12: unknown service `prdo` in"),
