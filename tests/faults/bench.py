@@ -218,8 +218,8 @@ class Controller:
 
     @property
     def last_line(self) -> str:
-        """The last thing that it said, on either stream."""
-        lines = [line for line in (self.text + self.err.read_text()).splitlines() if line.strip()]
+        """The last thing that it said: on standard output, or on the other stream where nothing stands there."""
+        lines = [line for text in (self.err.read_text(), self.text) for line in text.splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
     @property
