@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -173,11 +174,14 @@ def history(
         found = store.series(metric, cell=cell, host=host, service=service, since=since_time(since))
         if not found:
             names = store.names()
+            near = get_close_matches(metric.rsplit("/", 1)[-1], names, n=3)
             raise UnfitError(
                 f"the history has no figure {metric!r} like that",
                 seen=", ".join(names[:20]) or "an empty history",
                 where=str(store.path),
-                hint="a run that measured without a profiler puts its figures there",
+                hint=f"nearest: {', '.join(near)}"
+                if near
+                else "a run that measured without a profiler puts them there",
             )
     judged = [(series, detect_changes(series)) for series in found]
     if json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -126,7 +127,8 @@ def write_text(target: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
         partial.replace(target)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise OpsctlError(
             f"{target} could not be written", seen=error.strerror or str(error), hint="give another place with --out"
         ) from error
