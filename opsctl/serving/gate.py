@@ -17,15 +17,18 @@ from opsctl.errors import GpuNotFree
 from opsctl.host.protocol import Host, Systemd
 from opsctl.quantities import format_duration
 from opsctl.results import Evidence
-from opsctl.serving.gpus import GpuProcess, GpuReading, hidden_holders, identify, read_gpus
+from opsctl.serving.gpus import GpuProcess, GpuReading, hidden_holders, identify, read_gpus, read_memory
 from opsctl.serving.killing import kill_process
+from opsctl.serving.knocking import Every
 from opsctl.serving.waiting import Link, evidence, never, pause
 
 FIELDS = ("index", "uuid", "name", "memory.total", "memory.used")
 SAMPLES = 3
 """Samples in a row that must show free GPUs."""
-EVERY = 0.15
+EVERY = 0.05
 """Seconds between two samples (nvidia-smi's own time comes on top)."""
+NAME_EVERY = 1.0
+"""Seconds between two looks at who holds the GPUs, while their memory is held: that doubles a sample's time."""
 IDLE_LEAST = 768.0
 IDLE_SHARE = 0.01
 """An idle GPU holds at most so many MiB, or this share of its memory: contexts of the driver and of monitors."""
@@ -112,6 +115,7 @@ class _Gate:
         self._kill_foreign, self._systemd, self._baseline = kill_foreign, systemd, baseline
         self._link = Link(host, deadline=limit)
         self._began = time.monotonic()
+        self._name_due = Every()
         self._seen_since: dict[int, float] = {}
         self._killed: dict[int, tuple[float, GpuProcess]] = {}
         self._reading = GpuReading()
@@ -120,8 +124,15 @@ class _Gate:
         self._last_memory: dict[str, float] = {}
 
     def look(self) -> GateRecord | None:
-        """Take one sample; return the record once the GPUs are free. Raises GpuNotFree where they never will be."""
-        reading = self._link.read(lambda: read_gpus(self._host, deadline=self._limit, fields=FIELDS))
+        """Take one sample; return the record once the GPUs are free. Raises GpuNotFree where they never will be.
+
+        Samples of memory come often. Who holds the GPUs is asked once a second, and in the last sample, which
+        must show no process either.
+        """
+        last = self._good == SAMPLES - 1
+        whole = last or self._name_due.due(NAME_EVERY)
+        read = read_gpus if whole else read_memory
+        reading = self._link.read(lambda: read(self._host, deadline=self._limit, fields=FIELDS))
         if self._limit.expired and not reading.known and self._reading.gpus:
             return None  # cut short by the end of the wait: the sample before says more
         self._reading = reading
@@ -135,12 +146,12 @@ class _Gate:
                 raise self.refusal(self._reading.problem)
             return None
         self._silent = 0
-        self._left = self._link.read(self._leftovers)
-        self._good = self._good + 1 if self._quiet() else 0
-        if self._good >= SAMPLES:
-            return self._record(free=True)
-        self._deal_with_leftovers()
-        return None
+        if whole:
+            self._left = self._link.read(self._leftovers)
+            self._deal_with_leftovers()
+        quiet = self._quiet() and not (whole and self._left)
+        self._good = self._good + 1 if quiet else 0
+        return self._record(free=True) if self._good >= SAMPLES else None
 
     def refusal(self, reason: str) -> GpuNotFree:
         """Return the error, with everything that is known of who holds the GPUs."""
@@ -187,11 +198,11 @@ class _Gate:
         return held
 
     def _quiet(self) -> bool:
-        """Return whether this sample shows free GPUs, no different from the last one."""
+        """Return whether this sample shows memory at its idle level, no different from the last one."""
         memory = {gpu.uuid: gpu.memory_used or 0.0 for gpu in self._reading.gpus}
         before, self._last_memory = self._last_memory, memory
         steady = not before or all(abs(used - before.get(uuid, used)) < NEAR / 4 for uuid, used in memory.items())
-        return steady and not self._left and not self._held()
+        return steady and not self._held()
 
     def _is_ours(self, process: GpuProcess) -> bool:
         return any(fnmatchcase(process.unit, pattern) for pattern in self._ours)

@@ -257,7 +257,7 @@ class Load:
     def _patience(self) -> float:
         """Seconds between two knocks. Each refused one is a line in sshd's log, so few while the log says enough."""
         if self._eager:
-            return 0.2
+            return 0.1
         return 2.0 if self._logs_known else 0.4
 
     @property
