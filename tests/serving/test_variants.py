@@ -12,6 +12,7 @@ from opsctl.errors import JobFailed, LoadFailed, PreflightStop, UnfitError, Unit
 from opsctl.host.guard import GUARD_PATH
 from opsctl.host.protocol import Host
 from opsctl.lab.hosts import LabHost
+from opsctl.lab.spec import HostSpec
 from opsctl.lab.units import Standin
 from opsctl.playbook.models import ArgumentEdits, Role
 from opsctl.playbook.resolved import ResolvedService
@@ -228,6 +229,24 @@ def test_a_prefix_stands_before_the_command(derive: Callable[..., Variant]) -> N
     prefix = ("/usr/bin/nsys", "profile", "-o", "/tmp/x")
     variant = derive(PRODUCTION, variant_service(exec_prefix=prefix))
     assert variant.argv == (*prefix, *PRODUCTION.argv())
+
+
+def test_a_user_scope_has_its_own_folder(
+    make_lab_host: Callable[..., LabHost], reach: Callable[..., Host], standin_unit: Callable[..., None]
+) -> None:
+    lab_host = make_lab_host(HostSpec(linger=("root",)))
+    production = Standin(scope="user")
+    standin_unit(lab_host, production, start=False)
+    host = reach(lab_host, scope="user")
+    host.systemd().daemon_reload(deadline=limit())
+    status = host.systemd().status(production.service_name, deadline=limit())
+    variant = variants.derive(host, variant_service(), status, token=7, run="r1")
+    assert "ExecCondition=/bin/sh %h/" in variant.text
+    variants.install(host, variant, systemd=host.systemd(), deadline=limit(30))
+    path = f"/run/user/0/systemd/user/{variant.unit}"
+    assert host.systemd().status(variant.unit, deadline=limit()).fragment_path == path
+    variants.remove(host, variant.unit, systemd=host.systemd(), deadline=limit())
+    assert not lab_host.exists(path)
 
 
 TELLS_WHO = """\
