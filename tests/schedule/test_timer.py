@@ -79,7 +79,7 @@ def test_a_timer_fires_and_the_night_is_measured_and_recorded(controller: LabHos
     )
     assert added["installed"]
     assert added["active"]
-    assert added["next"] is not None
+    assert added["next"] or added["last"]  # it may have fired already
     ended = wait_for(controller, "nightly-snapshot", "ended")
     assert ended["exit_code"] == 0, opsctl(controller, "schedule", "logs", "nightly-snapshot")
     (listed,) = json.loads(opsctl(controller, "schedule", "list", "--json"))["schedules"]
