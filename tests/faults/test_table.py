@@ -26,7 +26,8 @@ def cells() -> list[object]:
     return [
         pytest.param(
             state, fault, id=f"{state.name} / {fault.name}",
-            marks=[pytest.mark.lab] if (state.name, fault.name) in SLICE else [pytest.mark.lab, pytest.mark.faults],
+            marks=[pytest.mark.lab, pytest.mark.faults]
+            + ([pytest.mark.slice] if (state.name, fault.name) in SLICE else []),
         )
         for state, fault in CELLS
     ]  # fmt: skip
