@@ -17,6 +17,7 @@ import jinja2.nodes
 import jinja2.sandbox
 
 from opsctl.playbook.nearest import suggestion
+from opsctl.playbook.source import UNPRINTABLE
 
 TEXT_LIMIT = 64 * 1024
 LIST_LIMIT = 10_000
@@ -188,9 +189,24 @@ def _plain(value: Any) -> Any:
         size = len(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ExpressionError(f"wanted text, a number, a list or a mapping as result: {error}") from error
+    if any(UNPRINTABLE.search(text) for text in _texts(value)):
+        raise ExpressionError("wanted printable text as result")
     if size > TEXT_LIMIT:
         raise ExpressionError(f"wanted a result of at most {TEXT_LIMIT} characters, found {size}")
     return value
+
+
+def _texts(value: Any) -> Iterable[str]:
+    """Yield every text in a plain value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield str(key)
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
 
 
 def _bounded(items: Iterable[Any]) -> list[Any]:

@@ -34,7 +34,7 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Position(NamedTuple):
@@ -96,7 +96,7 @@ def read_document(path: Path, *, file: str | None = None) -> Document:
 
 def parse_document(text: str, file: str) -> Document:
     """Parse YAML text. Raises DefinitionError with every duplicate key and tag, or the first error of syntax."""
-    unprintable = _UNPRINTABLE.search(text)
+    unprintable = UNPRINTABLE.search(text)
     if unprintable is not None:
         position = _position_in(text, unprintable.start())
         message = f"wanted printable text, found the character U+{ord(unprintable.group()):04X}"
@@ -213,7 +213,14 @@ class _Reader:
             return self._mapping(node, key, depth)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*key, index), depth + 1) for index, item in enumerate(node.value)]
+        self._check_text(str(node.value), position)
         return _scalar(node)
+
+    def _check_text(self, text: str, position: Position) -> None:
+        """Refuse what an escape in quotes brings in, such as NUL: no argv, path or name can hold it."""
+        unprintable = UNPRINTABLE.search(text)
+        if unprintable is not None:
+            self.refuse(position, f"wanted printable text, found the character U+{ord(unprintable.group()):04X}")
 
     def _mapping(self, node: yaml.MappingNode, key: Key, depth: int) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
@@ -233,6 +240,7 @@ class _Reader:
                 first = written[key_node.value].line
                 self.refuse(position, f"duplicate key `{key_node.value}`; the first stands in line {first}")
             else:
+                self._check_text(key_node.value, position)
                 written[key_node.value] = self.keys[(*key, key_node.value)] = position
                 mapping[key_node.value] = self.value(value_node, (*key, key_node.value), depth + 1)
         return mapping

@@ -83,6 +83,7 @@ def test_values(text: str, value: object) -> None:
         ("{{ vars.sizes[9] }}", "has no value"),
         ("{{ vars.slo.tpot }}", "has no value"),
         ("{{ vars.n / 0 }}", "division by zero"),
+        ("{{ ['a\\x00'] }}", "wanted printable text as result"),
         ("{{ vars.name + 1 }}", "cannot be evaluated"),
         ("{{ vars.n | int('x', 0) ** 'a' }}", "wanted numbers on both sides of `**`"),
     ],
