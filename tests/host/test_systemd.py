@@ -222,7 +222,7 @@ def test_units_by_pattern(systemd: Systemd) -> None:
 
 
 def test_a_stage_of_our_own(systemd: Systemd, lab_host: LabHost) -> None:
-    lab_host.exec("mkdir", "-p", "/var/lib/opsctl/x")
+    lab_host.exec("sh", "-c", "rm -rf /var/lib/opsctl/x && mkdir -p /var/lib/opsctl/x")  # output is appended
     unit = TransientUnit(
         "opsctl-run-stage.service",
         ("sh", "-c", 'printf "%s\\0" "$@"; echo "$GREETING in $PWD" >&2; exec sleep 1000', "sh", *NASTY),
