@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from opsctl.commands.trace import trace
+from opsctl.errors import TraceError, UnfitError
+from tests.trace.kineto import decode_events, kineto, write
+
+
+def run(*arguments: str) -> Result:
+    app = typer.Typer()
+    app.command()(trace)
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "160"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for rank in range(2):
+        events = decode_events(slow=1_000 * rank)
+        write(tmp_path / f"rank{rank}.pt.trace.json.gz", kineto(events, rank=rank, world=2))
+    return tmp_path
+
+
+def test_the_finding_comes_first(folder: Path) -> None:
+    said = run(str(folder), "--expected", "all_reduce=4", "--tpot-off", "0.1", "--jobs", "1")
+    assert said.exit_code == 0, said.output
+    first = said.output.splitlines()[0]
+    assert first.startswith("20 decode steps of batch 1: 0.160 ms a step, busy 0.051 ms (moe-gemm 58.8%")
+    for text in ("Collectives", "all_reduce", "rank 1 (100%)", "marlin_moe_wna16", "Beside the clock"):
+        assert text in said.output
+
+
+def test_json_is_one_document_with_the_promised_keys(folder: Path) -> None:
+    document = json.loads(run(str(folder), "--json", "--jobs", "1").output)
+    assert document.keys() >= {
+        "ranks", "steps", "categories", "kernels", "collectives", "problems",
+        "busy_us", "sum_us", "idle_us", "window_us",
+    }  # fmt: skip
+    assert document["ranks"][0].keys() >= {"rank", "file", "events", "device", "problems"}
+    assert document["steps"]["decode"].keys() >= {"count", "batch", "wall_us"}
+    assert document["steps"]["decode"]["wall_us"].keys() == {"p50", "mean", "cv"}
+    assert document["categories"][0].keys() >= {"name", "busy_us_per_step", "sum_us_per_step", "share_of_busy"}
+    assert document["kernels"][0].keys() >= {
+        "name", "category", "calls", "calls_per_step", "sum_us", "mean_us", "share_of_sum",
+    }  # fmt: skip
+    assert document["collectives"][0].keys() >= {
+        "op", "calls_per_step", "expected_per_step", "communication_us_per_step", "skew_us_per_step",
+    }  # fmt: skip
+
+
+def test_two_paths_are_compared(folder: Path) -> None:
+    one, other = (str(folder / f"rank{rank}.pt.trace.json.gz") for rank in range(2))
+    said = run(one, other, "--jobs", "1")
+    assert said.exit_code == 0, said.output
+    assert "faster" in said.output  # rank 1's all-reduces
+    assert json.loads(run(one, other, "--json", "--jobs", "1").output)["counts"] == []
+
+
+def test_an_excerpt_is_written_and_named(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json.gz"
+    said = run(str(folder), "--excerpt", str(out), "--jobs", "1")
+    assert said.exit_code == 0, said.output
+    assert "excerpt:" in said.output
+    assert out.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["a", "b", "c"], UnfitError),
+        (["a", "--expected", "all_reduce=many"], UnfitError),
+        (["a", "b", "--excerpt", "x.json"], UnfitError),
+        (["/nowhere"], TraceError),
+    ],
+)
+def test_bad_input_is_a_clear_error(arguments: list[str], error: type[Exception]) -> None:
+    assert isinstance(run(*arguments).exception, error)
+
+
+def test_a_broken_file_is_named_and_the_rest_is_shown(folder: Path) -> None:
+    path = folder / "rank1.pt.trace.json.gz"
+    path.write_bytes(path.read_bytes()[:-100])
+    said = run(str(folder), "--jobs", "1")
+    assert said.exit_code == 0, said.output
+    assert "problem: rank1.pt.trace.json.gz: the gzip data ends without its trailer" in said.output.replace("\n", " ")
