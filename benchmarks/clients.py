@@ -55,7 +55,7 @@ def paced_server(*, ttft: float, interval: float, core: int | None) -> Iterator[
 
 
 @contextmanager
-def vllm_server(*, port: int, limit: float = 400.0) -> Iterator[str]:
+def vllm_server(*, port: int, limit: float = 900.0) -> Iterator[str]:
     """Yield the URL of a real CPU vLLM that serves the tiny model. Raises RuntimeError when it does not come up."""
     url = f"http://127.0.0.1:{port}"
     argv = [str(VLLM), "serve", str(TINY_MODEL), "--served-model-name", "tiny", "--port", str(port)]

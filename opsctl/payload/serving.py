@@ -26,6 +26,8 @@ from opsctl.payload.statistics import figure
 
 #: Above this share of a core the client measures itself: in an M/M/1 queue the wait is then over 5 × the work.
 SATURATED = 0.85
+_BODIES = 256 << 20  # bytes of prompts that a round keeps ready at most
+_BYTES_A_TOKEN = 6
 FAILED_SHARE = 0.05
 _HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 _QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
@@ -130,7 +132,8 @@ class _Cell:
             elif self.spec.get("duration"):
                 duration = float(self.spec["duration"])
                 # The warm-up ran at most at this pace a stream; with room for a server that speeds up.
-                count = max(4 * self.concurrency, int(duration * max(pace, 1.0) * max(1, self.concurrency) * 2))
+                wanted = int(duration * max(pace, 1.0) * max(1, self.concurrency) * 2)
+                count = max(4 * self.concurrency, min(wanted, _BODIES // (_BYTES_A_TOKEN * self.prompts.tokens)))
             load = self._run(self._offer(count, arrivals=arrivals, duration=duration), f"round {number + 1}")
             if load.client_cpu <= SATURATED:
                 break
@@ -182,7 +185,8 @@ class _Cell:
             made.append(figure("prefix_cache_hit_rate", hits, "ratio", formula=formula))
         completed, failed = sum(each.completed for each in rounds), sum(each.failed for each in rounds)
         self._write_requests(loads)
-        reason, state = self._verdict(rounds, completed, failed)
+        exhausted = sum(load.exhausted for load in loads)
+        reason, state = self._verdict(rounds, completed, failed, exhausted)
         self.output.cell(
             self.name, state, reason=reason, figures=made, detail=self._detail(rounds, loads, completed, failed, hits)
         )
@@ -192,8 +196,10 @@ class _Cell:
         )
         return state == "verified"
 
-    def _verdict(self, rounds: list[RoundResult], completed: int, failed: int) -> tuple[str, str]:
+    def _verdict(self, rounds: list[RoundResult], completed: int, failed: int, exhausted: int) -> tuple[str, str]:
         notes = []
+        if exhausted:
+            notes.append(f"{exhausted} of {len(rounds)} rounds ran out of prompts before their time")
         if failed:
             notes.append(f"{failed} of {completed + failed} requests failed")
         short = sum(each.short for each in rounds)
