@@ -120,6 +120,7 @@ def carry_out(b: Borrowing, prepared: Prepared, policy: Policy) -> HostOutcome:
         failure = error
     except Exception as defect:  # noqa: BLE001 - whatever is wrong with us, production comes back
         failure = as_defect(defect)
+    b.recorder.journal.forgive()
     if failure is not None:
         b.say("run.failing", str(failure), error=failure.lines())
     try:
@@ -153,7 +154,7 @@ def _code(b: Borrowing, failure: OpsctlError | None) -> ExitCode:
     """Return the exit code of a host whose production is verified."""
     if b.cancellation.by_signal:
         return ExitCode.INTERRUPTED
-    if failure is not None:
+    if failure is not None or b.recorder.journal.failed is not None:
         return ExitCode.FAILED
     states = {
         row["state"]

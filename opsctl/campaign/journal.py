@@ -59,6 +59,7 @@ class Journal:
         self.folder = folder
         self._lock = threading.RLock()
         self._lockfiles: dict[str, IO[str]] = {}
+        self._forgiving = threading.local()
         self.failed: JournalError | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -122,19 +123,24 @@ class Journal:
             try:
                 cursor = self._db.execute(statement, values)
             except sqlite3.Error as error:
-                if self.failed is not None:
-                    # The campaign ends for the first failure. The restore that follows must not be stopped
-                    # by the same full disk; what can be written once there is space again, is.
-                    return 0
-                self.failed = JournalError(
+                failed = JournalError(
                     f"the journal could not record {what}",
                     seen=str(error),
                     where=str(self.folder / "journal.sqlite"),
                     hint="free space on this machine's disk; production is restored all the same",
                 )
-                raise self.failed from error
+                first, self.failed = self.failed is None, self.failed or failed
+                if first and not getattr(self._forgiving, "here", False):
+                    raise failed from error
+                # The campaign ends for the first failure. The restore that follows must not be stopped by the
+                # same full disk; what can be written once there is space again, is.
+                return 0
         edge(f"journal {what} after")
         return int(cursor.lastrowid or 0)
+
+    def forgive(self) -> None:
+        """From now on a write of this thread that fails is kept in ``failed``, not raised: a restore goes on."""
+        self._forgiving.here = True
 
     def query(self, statement: str, *values: Any) -> list[sqlite3.Row]:
         """Read. Raises JournalError."""

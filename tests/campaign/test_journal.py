@@ -225,3 +225,22 @@ def test_runs_are_found_by_their_beginning(journal: Journal) -> None:
         find_run(journal, "20261201")
     with pytest.raises(JournalError, match="no run 'nope'"):
         find_run(journal, "nope")
+
+
+def test_a_restore_is_not_stopped_by_a_disk_that_fills_up_during_it(tmp_path: Path) -> None:
+    """The first write that fails ends a campaign; in a thread that restores it is only remembered."""
+    with Journal(tmp_path) as journal:
+        journal.begin_run("r", playbook="p", file="f", version="1", definition={})
+        pages = journal.query("PRAGMA page_count")[0][0]
+        journal.query(f"PRAGMA max_page_count={pages}")
+        journal.forgive()
+        for number in range(2000):
+            journal.event("r", "t", f"e{number}", host="h", phase="", step="", message="x" * 500, data={})
+        assert journal.failed is not None
+        assert "could not record event" in str(journal.failed)
+    with Journal(tmp_path / "other") as journal:
+        journal.begin_run("r", playbook="p", file="f", version="1", definition={})
+        journal.query(f"PRAGMA max_page_count={journal.query('PRAGMA page_count')[0][0]}")
+        with pytest.raises(JournalError, match="could not record event"):
+            for number in range(2000):
+                journal.event("r", "t", f"e{number}", host="h", phase="", step="", message="x" * 500, data={})
