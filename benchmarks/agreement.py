@@ -61,7 +61,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--port", type=int, default=18437)
     parser.add_argument("--url", help="a server that runs already; default: one is started")
     parser.add_argument("--model", default="tiny")
     chosen = parser.parse_args()
@@ -71,7 +70,7 @@ def main() -> int:
     # A benchmark that is stopped takes its server with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with contextlib.ExitStack() as stack:
-        url = chosen.url or stack.enter_context(vllm_server(port=chosen.port))
+        url = chosen.url or stack.enter_context(vllm_server())
         seen = pairs(url, chosen.model, chosen.pairs)
     rows = [ratios(seen, figure) for figure in FIGURES]
     failed = sum(pair[name]["failed"] for pair in seen for name in ("ours", "theirs"))

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from opsctl.payload.collectives import free_port
 from opsctl.results import Cell
 from opsctl.stages.judging import judge_records
 from opsctl.stages.vllm_format import vllm_document
@@ -55,8 +56,9 @@ def paced_server(*, ttft: float, interval: float, core: int | None) -> Iterator[
 
 
 @contextmanager
-def vllm_server(*, port: int, limit: float = 900.0) -> Iterator[str]:
+def vllm_server(*, limit: float = 900.0) -> Iterator[str]:
     """Yield the URL of a real CPU vLLM that serves the tiny model. Raises RuntimeError when it does not come up."""
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     argv = [str(VLLM), "serve", str(TINY_MODEL), "--served-model-name", "tiny", "--port", str(port)]
     argv += ["--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "16", "--host", "127.0.0.1"]
@@ -65,7 +67,7 @@ def vllm_server(*, port: int, limit: float = 900.0) -> Iterator[str]:
         process = subprocess.Popen(argv, stdout=log, stderr=log, env=environment)
         try:
             end = time.monotonic() + limit
-            while not _answers(f"{url}/v1/models"):
+            while process.poll() is not None or not _answers(f"{url}/v1/models"):
                 if process.poll() is not None or time.monotonic() > end:
                     log.seek(0)
                     msg = f"vLLM did not come up: {log.read()[-2000:].decode(errors='replace')}"
