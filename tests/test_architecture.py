@@ -25,6 +25,7 @@ FLOORS = {
     "host": 4,
     "report": 5,
     "serving": 5,
+    "notify": 6,
     "schedule": 6,
     "lab": 6,
     "campaign": 7,
