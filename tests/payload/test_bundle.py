@@ -95,3 +95,20 @@ def test_without_torch_gemm_says_so(tmp_path: Path) -> None:
     assert records[-1]["state"] == "failed"
     reason = next(record["reason"] for record in records if record["record"] == "cell")
     assert "torch is not in the serving environment's Python" in reason
+
+
+IMPORT_ALL = """
+import importlib, sys, zipfile
+sys.path.insert(0, sys.argv[1])
+for name in zipfile.ZipFile(sys.argv[1]).namelist():
+    if name.startswith("opsctl/") and name.endswith(".py") and "__main__" not in name and "bundle" not in name:
+        importlib.import_module(name[:-3].replace("/", ".").removesuffix(".__init__"))
+"""
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_every_module_imports_with_nothing_installed(tmp_path: Path, python: str) -> None:
+    (tmp_path / "all.py").write_text(IMPORT_ALL)
+    argv = [python, "-I", "-S", "-B", "all.py", str(build_zipapp(tmp_path))]
+    done = subprocess.run(argv, cwd=tmp_path, env=BARE, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
