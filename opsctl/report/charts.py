@@ -18,6 +18,8 @@ from opsctl.results import Figure
 
 # Okabe and Ito's palette, without its black and yellow: told apart by people with any colour vision, on both papers.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6D31", "#7F7F7F")
+# A stack can have more parts than a line chart has lines (which change their dash instead).
+STACK = (*PALETTE, "#44AA99", "#AA4499", "#999933", "#6A5ACD", "#B8866B", "#4E7A27")
 GOOD, BAD, WARN, QUIET = "#009E73", "#D55E00", "#E69F00", "#9A9A9A"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 ROLE_COLOURS = {
@@ -138,7 +140,7 @@ def _stack(name: str, rows: Sequence[str], lengths: Sequence[float | None], inde
         "name": short_label(name),
         "y": list(rows),
         "x": list(lengths),
-        "marker": {"color": PALETTE[index % len(PALETTE)]},
+        "marker": {"color": STACK[index % len(STACK)]},
         "hovertemplate": "%{x:.3f} ms<extra>%{fullData.name}</extra>",
     }
 

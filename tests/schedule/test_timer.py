@@ -92,8 +92,8 @@ def test_a_timer_fires_and_the_night_is_measured_and_recorded(controller: LabHos
     assert "opsctl-schedule" not in controller.systemctl("list-timers", "--all", "--no-pager")
     runs = json.loads(opsctl(controller, "runs", "--json"))
     assert runs[-1]["outcome"] == "verified"
-    assert (
-    )
+    (series,) = json.loads(opsctl(controller, "history", "tpot.p50", "--json"))["series"]
+    assert series["points"][0]["run"] == runs[-1]["run"]
 
 
 @pytest.mark.timeout(400)

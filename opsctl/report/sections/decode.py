@@ -35,7 +35,7 @@ def decode_step(material: Material) -> Section | None:
         blocks += _others(traces.steady() or traces.readings[:1])
     problems = [
         *traces.problems,
-        *(f"{reading.name}: {problem}" for reading in traces.readings for problem in reading.document.problems),
+        *(f"{reading.name}: {problem}" for reading in traces.readings for problem in reading.document.damage),
     ]
     if problems:
         blocks.append(Prose("Problems with the traces:"))
@@ -102,7 +102,10 @@ def _categories(windows: Sequence[TraceReading]) -> Block:
 
 
 def _others(windows: Sequence[TraceReading]) -> list[Block]:
-    names = {other.name: other.share_of_sum for window in windows for other in window.document.other}
+    found: dict[str, float] = {}
+    for other in (other for window in windows for other in window.document.other):
+        found[other.name] = max(found.get(other.name, 0.0), other.share_of_sum or 0.0)
+    names = dict(sorted(found.items(), key=lambda item: -item[1]))
     if not names:
         return []
     return [
