@@ -29,6 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from isal import isal_zlib
+
+from opsctl.trace import analyse
 
 HERE = Path(__file__).resolve().parent
 RECORDED = HERE.parent / "docs" / "measurements" / "h200-decode-loop"
@@ -119,12 +122,8 @@ def cpu_seconds(function: Callable[[], object]) -> float:
 def child(what: str, path: str) -> None:
     """Be the measured process: ``analyse``, ``zlib`` or ``isal`` on one file; print what it took."""
     if what == "analyse":
-        from opsctl.trace import analyse
-
         seconds = cpu_seconds(lambda: analyse([Path(path)], jobs=1).document())
     else:
-        from isal import isal_zlib
-
         seconds = cpu_seconds(lambda: inflate(zlib if what == "zlib" else isal_zlib, path))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print("RESULT " + json.dumps({"cpu_s": seconds, "peak_mb": peak}))
@@ -206,8 +205,6 @@ def ranks_at_once(folder: Path, repeater: Repeater, body: Path) -> float:
 
 def agreement(path: Path, found: dict[str, list[float]]) -> dict[str, Any]:
     """Compare kernels with HTA's: counts, and sums, which HTA builds from times cut to whole µs."""
-    from opsctl.trace import analyse
-
     rows = analyse([path], jobs=1).reference
     ours = {row.name: (row.calls, row.sum / 1000) for row in (rows.rows if rows else ()) if row.kind == "kernel"}
     return {

@@ -142,6 +142,13 @@ def _short(name: str) -> str:
     return name if len(name) <= _WIDEST_NAME else name[: _WIDEST_NAME - 1] + "…"
 
 
+def _short_file(name: str) -> str:
+    """Return a file's name without what all traces' names end in."""
+    for ending in (".gz", ".json", ".trace", ".pt"):
+        name = name.removesuffix(ending)
+    return name
+
+
 def _show_analysis(analysis: Analysis, document: dict[str, Any], top: int) -> None:
     console = _console()
     console.print(_finding(document), markup=False)
@@ -188,7 +195,7 @@ def _ranks(document: dict[str, Any]) -> RenderableType:
     rows = [
         (
             "front end" if row["role"] == "front end" else row["rank"],
-            row["file"],
+            _short_file(row["file"]),
             "yes" if row["whole"] else "NO",
             row["device"] or "host only",
             row["events"],
