@@ -14,7 +14,8 @@ _PERIOD = 10.0
 _BUSY = 90.0  # percent of utilisation, as nvidia-smi counts it: a kernel was running
 _LOW_POWER = 0.35  # of the cap
 _FEWEST = 3
-_HARMLESS = {"idle", "application clocks", "display clocks"}
+# The power cap is what a GPU at full load runs into; it stays in the record, and is no finding.
+_HARMLESS = {"idle", "application clocks", "display clocks", "power cap"}
 
 
 def _number(text: object) -> float | None:
