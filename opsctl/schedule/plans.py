@@ -11,7 +11,6 @@ from typing import Literal
 import jinja2
 from pydantic import BaseModel, ConfigDict, Field
 
-import opsctl
 from opsctl.errors import UnfitError
 from opsctl.quantities import format_duration, parse_duration
 
@@ -187,13 +186,8 @@ def unit_texts(schedule: Schedule) -> dict[str, str]:
 
 
 def _template(name: str) -> jinja2.Template:
-    """Return a template: from the package where it is installed, else from the checkout's units/."""
-    installed = resources.files("opsctl").joinpath("units", name)
-    source = (
-        installed.read_text()
-        if installed.is_file()
-        else (Path(opsctl.__file__).parents[1] / "units" / name).read_text(encoding="utf-8")
-    )
+    """Return a template of a unit. They lie in the package; the checkout's units/ links to them."""
+    source = resources.files("opsctl.schedule").joinpath("units", name).read_text(encoding="utf-8")
     # A unit file is no HTML: what may break out of a line is refused by _plain and quoted by _quoted.
     environment = jinja2.Environment(
         autoescape=False,  # noqa: S701
