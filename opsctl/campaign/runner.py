@@ -211,12 +211,13 @@ def _exit_code(work: Run, error: OpsctlError | None) -> ExitCode:
             codes.add(ExitCode.PRODUCTION_NOT_VERIFIED)
     if error is not None:
         codes.add(ExitCode.UNFIT if isinstance(error, UnfitError) else error.exit_code)
-    # Whatever this process saw: production that went down and was not verified since is not verified.
+    # Where this process has no outcome of its own: production that went down and was not verified since is not
+    # verified. Where it has one, that counts: a journal on a full disk may lack what was seen.
     rows = work.recorder.journal.query(
-        "SELECT 1 FROM hosts WHERE run=? AND down_since IS NOT NULL AND verified=0",
+        "SELECT host FROM hosts WHERE run=? AND down_since IS NOT NULL AND verified=0",
         work.id,
     )
-    if rows:
+    if {row["host"] for row in rows} - work.outcomes.keys():
         codes.add(ExitCode.PRODUCTION_NOT_VERIFIED)
     return next((code for code in _SEVERITY if code in codes), ExitCode.FAILED)
 
