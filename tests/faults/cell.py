@@ -8,6 +8,7 @@ import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from zlib import crc32
 
 from tests.faults.bench import Bench, Controller, short, stepped_clock, until
 from tests.faults.table import KILLED, NOT_VERIFIED, Fault, StateOf
@@ -99,5 +100,6 @@ def keep(outcome: Outcome) -> None:
     """Write an outcome down for docs/faults.md, where OPSCTL_FAULTS_OUT says."""
     folder = os.environ.get("OPSCTL_FAULTS_OUT")
     if folder:
-        name = re.sub(r"[^a-z0-9]+", "-", f"{outcome.state} {outcome.fault}".lower())
-        Path(folder, f"{name}.json").write_text(json.dumps(asdict(outcome)))
+        name = f"{outcome.state} {outcome.fault}".lower()
+        slug = re.sub(r"[^a-z0-9]+", "-", name)  # +1 day and -1 day have the same
+        Path(folder, f"{slug}-{crc32(name.encode()):08x}.json").write_text(json.dumps(asdict(outcome)))

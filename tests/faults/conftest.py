@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -13,5 +14,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Write a failed cell's story beside the outcomes of the others."""
     folder = os.environ.get("OPSCTL_FAULTS_OUT")
     if folder and report.failed:
-        name = re.sub(r"[^a-z0-9]+", "-", report.nodeid.lower())[-120:]
-        Path(folder, f"{name}.failed.txt").write_text(f"{report.nodeid}\n\n{report.longreprtext}\n")
+        slug = re.sub(r"[^a-z0-9]+", "-", report.nodeid.lower())[-120:]
+        Path(folder, f"{slug}-{crc32(report.nodeid.encode()):08x}.failed.txt").write_text(
+            f"{report.nodeid}\n\n{report.longreprtext}\n"
+        )
