@@ -50,8 +50,8 @@ class Page:
         self.wait("return !document.querySelector('.chart') || document.documentElement.dataset.charts === 'drawn'")
 
     def wait(self, script: str) -> None:
-        """Wait, at most half a minute, until a script returns true."""
-        WebDriverWait(self.driver, 30).until(lambda driver: driver.execute_script(script))
+        """Wait, at most two and a half minutes, until a script returns true."""
+        WebDriverWait(self.driver, 150).until(lambda driver: driver.execute_script(script))
 
     def run(self, script: str) -> Any:
         """Return what a script in the page returns."""
@@ -87,7 +87,7 @@ def chromium(profile: Path) -> Iterator[Page]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(driver_path))
     try:
-        driver.set_page_load_timeout(60)
+        driver.set_page_load_timeout(180)
         yield Page(driver)
     finally:
         driver.quit()

@@ -14,6 +14,9 @@ from opsctl.report.document import Chart
 from tests.report import samples
 from tests.report.browser import Page, chromium
 
+# A browser on two busy cores can take minutes to start.
+pytestmark = pytest.mark.timeout(400)
+
 EVIL = "</script><script>window.pwned=1</script><img src=x onerror='window.pwned=1'>\"'`{{7*7}}"
 CHARTS = {"decode-step", "timeline", "ranks", "tpot", "throughput", "gemm", "collectives"}
 

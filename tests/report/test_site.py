@@ -18,6 +18,9 @@ from tests.report import samples
 from tests.report.browser import Page, chromium
 from tests.snapshots.nights import FINGERPRINT, night
 
+# A browser on two busy cores can take minutes to start.
+pytestmark = pytest.mark.timeout(400)
+
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[RunRecord]:
