@@ -62,6 +62,8 @@ def find_run(journal: Journal, wanted: str | None) -> str:
     runs = [row["run"] for row in journal.query("SELECT run FROM runs ORDER BY started DESC, rowid DESC")]
     if wanted is None and runs:
         return str(runs[0])
+    if not runs:
+        raise JournalError("no run was ever made here", where=str(journal.folder), hint="opsctl run PLAYBOOK")
     matches = [run for run in runs if wanted is not None and (run == wanted or run.startswith(wanted))]
     if wanted in matches or len(matches) == 1:
         return wanted if wanted in matches and wanted is not None else str(matches[0])
