@@ -3,9 +3,10 @@
     python benchmarks/change_detection.py [--json] [--series N]     judge; exit 1 when a bound is missed
     python benchmarks/change_detection.py --thresholds              find the table of changes.py anew (needs numpy)
 
-Tuning (the thresholds, the window) used uniform, normal and Student-t noise and the seeds below 10,000. Judged
-here are other seeds, normal noise and Tukey's contaminated normal (1 night in 10 has three times the
-deviation), both with a standard deviation of 2 % of the level: heavy tails that tuning never saw.
+Tuning (the thresholds, the window) used uniform, normal and Student-t noise and the seeds below 10,000; a judged
+seed of before, 7070707, was looked at while tuning went on, so the one below was drawn anew afterwards and nothing
+was changed since. Judged are normal noise and Tukey's contaminated normal (1 night in 10 has three times the
+deviation), both with a standard deviation of 2 % of the level.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from opsctl.snapshots.changes import (
 )
 
 METHOD = "change-point model of Hawkins and Deng (2010) with van der Waerden's scores"
-JUDGED_SEED = 7_070_707
+JUDGED_SEED = 41_121_926
 TUNED_SEED = 2_026
 NOISE = 0.02
 STEP, DRIFT, BAD_NIGHT = 1.05, 0.003, 1.25

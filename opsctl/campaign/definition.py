@@ -62,6 +62,11 @@ class Definition:
         """Every host of the run, sorted: the order in which they are armed."""
         return self.playbook.hosts
 
+    @property
+    def peers(self) -> tuple[tuple[str, str], ...]:
+        """Return (name, address) of every host of the run, in one order: stages over several hosts meet by it."""
+        return tuple((name, self.inventory.host(name).address) for name in self.hosts)
+
     def production(self, host: str) -> ResolvedService:
         """Return the one production service of a host. Raises UnfitError when there is none, or more than one."""
         return only_production(self.inventory, host)

@@ -55,7 +55,7 @@ def _go_on(work: Run) -> None:
                 work.definition.playbook.by_host[each.host.name],
                 each,
                 work.recorder,
-                many_hosts=len(hosts) > 1,
+                work.definition.peers,
             )
             each.strays = _strays(work, each)
         for each, lease in prepared:

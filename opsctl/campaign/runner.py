@@ -123,7 +123,7 @@ def _from_the_start(work: Run) -> None:
                 work.definition.playbook.by_host[each.host.name],
                 each,
                 work.recorder,
-                many_hosts=len(hosts) > 1,
+                work.definition.peers,
             )
         work.cancellation.check()
         leases = _arm_all(work, prepared)

@@ -22,16 +22,16 @@ from opsctl.stages import STAGE_BY_NAME
 from opsctl.stages.base import StageContext
 
 
-def plan_phases(playbook: Playbook, prepared: Prepared, recorder: Recorder, *, many_hosts: bool) -> None:
+def plan_phases(playbook: Playbook, prepared: Prepared, recorder: Recorder, peers: tuple[tuple[str, str], ...]) -> None:
     """Give a prepared host its phases, each step with its cells, and write them into the journal.
 
-    Raises StageError where a stage's options cannot be met, HostError.
+    ``peers`` are (name, address) of every host of the run, in one order for all. Raises StageError where a stage's options cannot be met, HostError.
     """
     planner = _Planner(
         playbook=playbook,
         prepared=prepared,
         recorder=recorder,
-        many_hosts=many_hosts,
+        peers=peers,
         model_config=read_model_config(prepared.host, prepared.production),
         unit_hash=_unit_hash(prepared.host, prepared.production),
     )
@@ -43,7 +43,7 @@ class _Planner:
     playbook: Playbook
     prepared: Prepared
     recorder: Recorder
-    many_hosts: bool
+    peers: tuple[tuple[str, str], ...]
     model_config: dict[str, Any] | None
     unit_hash: str
 
@@ -87,6 +87,7 @@ class _Planner:
             trace_dir=f"{self.prepared.trace_dir}/{service.name}" if service and profiled else None,
             model_config=self.model_config,
             engine_version=self.prepared.engine_version,
+            peers=self.peers,
         )
         cells = STAGE_BY_NAME[step.stage].cells(step.options, context)
         planned = PlannedStep(
@@ -97,7 +98,7 @@ class _Planner:
             options=step.options,
             context=context,
             cells=cells,
-            collect_into=self.recorder.journal.run_folder(run) / (host.name if self.many_hosts else ""),
+            collect_into=self.recorder.journal.run_folder(run) / (host.name if len(self.peers) > 1 else ""),
             hash=self._hash(step, service),
         )
         self.recorder.journal.step(
