@@ -25,7 +25,8 @@ from opsctl.stages.base import StageContext
 def plan_phases(playbook: Playbook, prepared: Prepared, recorder: Recorder, peers: tuple[tuple[str, str], ...]) -> None:
     """Give a prepared host its phases, each step with its cells, and write them into the journal.
 
-    ``peers`` are (name, address) of every host of the run, in one order for all. Raises StageError where a stage's options cannot be met, HostError.
+    ``peers`` are (name, address) of every host of the run, in one order for all. Raises StageError where a
+    stage's options cannot be met, HostError.
     """
     planner = _Planner(
         playbook=playbook,
