@@ -9,7 +9,7 @@ from __future__ import annotations
 from opsctl.campaign import limits, swap, variantunits
 from opsctl.campaign.borrowing import Borrowing
 from opsctl.campaign.journal import now
-from opsctl.errors import HostError, JobFailed, LeaseError, OpsctlError
+from opsctl.errors import CommandFailed, JobFailed, LeaseError, OpsctlError
 from opsctl.host.guard import control
 from opsctl.host.protocol import UnitStatus
 from opsctl.quantities import format_duration
@@ -126,13 +126,23 @@ def _start_hung_on(b: Borrowing) -> None:
 
 
 def _release(b: Borrowing) -> None:
-    try:
-        with b.change("release", "lease"):
+    """Release the lease, through a lost link: a host that is lost now was seen serving, and may serve no more.
+
+    Raises LeaseLost when the host was rebooted meanwhile or the guard took over, TransportLost when it stays away.
+    """
+    b.heartbeat.stop()
+
+    def release() -> None:
+        with b.recorder.journal.mutation(b.run, b.name, "release", "lease"):
             control.release(b.host, b.lease, deadline=b.call("release of the lease"))
-    except HostError as error:
-        # Production is verified; a lease that could not be released runs out, and the guard finds all well.
+
+    try:
+        b.persist("release of the lease", release)
+    except CommandFailed as error:
+        # Production is verified, the host is there; a lease that could not be released runs out by itself.
         b.say("lease.released", f"the lease could not be released and runs out by itself: {error}")
         return
-    finally:
-        b.heartbeat.stop()
+    except OpsctlError:
+        b.recorder.journal.update_host(b.run, b.name, verified=0)
+        raise
     b.say("lease.released", f"the lease on {b.name} is released")

@@ -312,3 +312,15 @@ def test_install_upgrade_and_uninstall_wait_for_the_lease(make_site: Callable[..
     control.uninstall(site.host, deadline=limit())
     assert not site.lab.exists(GUARD)
     assert control.show(site.host, deadline=limit()) is None
+
+
+def test_releasing_twice_is_one_release(site: Site) -> None:
+    """The answer to the first was lost on the way; a lease that the guard closed is another matter."""
+    lease = site.arm()
+    first = control.release(site.host, lease, deadline=limit())
+    assert control.release(site.host, lease, deadline=limit()).closed_at == first.closed_at
+    other = site.arm(site.terms(run="r2"))
+    control.break_(site.host, by="bob@desk", deadline=limit())
+    site.await_closed()
+    with pytest.raises(LeaseLost, match="closed by guard"):
+        control.release(site.host, other, deadline=limit())
