@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,8 @@ class Bench:
 
     def write(self) -> None:
         """Write inventory and playbook."""
-        document = inventory([self.host], self.production)
+        document = inventory([self.host], replace(self.production, unit=PRODUCTION))
+        document["services"][PRODUCTION]["unit"] = self.production.service_name
         for service, changes in self.changes.items():
             document["services"][service] |= changes
         (self.folder / "inventory.yml").write_text(yaml.safe_dump(document, sort_keys=False))

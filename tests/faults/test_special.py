@@ -149,10 +149,18 @@ def test_a_stage_dies(bench: Bench) -> None:
 
 
 def test_a_stage_fills_its_output(bench: Bench) -> None:
-    left = "fallocate -l $(($(df --output=avail -B1 /var | tail -n 1) - 40000000)) /var/ballast"
-    bench.host.exec("sh", "-c", left)
+    """The disk is nearly full from the moment the stage starts: a preflight would have refused it before."""
     replace_step(bench, 1, {"command": {"argv": ["/bin/sh", "-c", "exec cat /dev/zero"], "limit": "30s"}})
-    run_whole(bench, wanted={FAILED}, state="stage on free GPUs (command)", fault="the stage fills its output")
+    controller = bench.frozen_at("mutation start stage before#2")
+    try:
+        left = "fallocate -l $(($(df --output=avail -B1 /var | tail -n 1) - 40000000)) /var/ballast"
+        bench.host.exec("sh", "-c", left)
+        began = time.monotonic()
+        controller.thaw()
+        state, fault = "stage on free GPUs (command)", "the stage fills its output"
+        settle(bench, controller, began, wanted={FAILED}, state=state, fault=fault)
+    finally:
+        controller.end()
 
 
 def test_stop_profile_hangs(bench: Bench) -> None:
@@ -183,8 +191,4 @@ def test_a_router_that_requires_production_comes_back_with_the_controller(
 def test_production_of_another_kind(fresh_lab_host: LabHost, tmp_path: Path, kind: str) -> None:
     changes: dict[str, Any] = {"enabled": True} if kind == "enabled" else {"unit": "vllm@kimi"}
     bench = Bench.build(fresh_lab_host, tmp_path, standin(**changes))
-    if kind == "template instance":
-        bench.playbook["phases"][0]["serve"] = "vllm@kimi"
-        bench.playbook["phases"][2]["serve"] = "vllm@kimi-profiler"
-        bench.changes["vllm@kimi-profiler"] = {"unit": "vllm-kimi-profiler.service"}
     run_killed(bench, ON_FREE_GPUS, state="stage on free GPUs (command)", fault=f"SIGKILL, and production is {kind}")
