@@ -30,12 +30,12 @@ wanted, what was seen, where, and what to do next.
     │   └── LoadStalled           nothing moved for longer than its phase may take
     ├── GpuNotFree                a process or memory stays on a GPU
     ├── StageError                a measuring step could not be carried out
-    ├── TraceError                no file of a folder could be read
+    ├── TraceError             2  no file of a folder could be read
     ├── LeaseError
     │   ├── HostHeld           4  someone else holds the host
     │   ├── LeaseLost             the token is gone: the guard has acted, or acts now
     │   └── GuardSilent           the lease holds, but nobody watches it: restore now, by ourselves
-    ├── JournalError              the record of a run cannot be read or written
+    ├── JournalError           2  the record of a run cannot be read or written
     ├── Interrupted          130
     └── Defect                    opsctl itself is wrong; production is restored all the same
 """
@@ -249,6 +249,8 @@ class StageError(OpsctlError):
 class TraceError(OpsctlError):
     """No file of a folder could be read as a trace."""
 
+    exit_code = ExitCode.UNFIT
+
 
 class LeaseError(OpsctlError):
     """The lease on production is not as it should be."""
@@ -269,7 +271,9 @@ class GuardSilent(LeaseError):
 
 
 class JournalError(OpsctlError):
-    """The record of a run cannot be read or written."""
+    """The record of a run cannot be read or written; where that ends a campaign at work, the campaign failed."""
+
+    exit_code = ExitCode.UNFIT
 
 
 class Interrupted(OpsctlError):

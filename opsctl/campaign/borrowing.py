@@ -17,7 +17,7 @@ from opsctl.campaign.cancellation import Cancellation
 from opsctl.campaign.events import Recorder
 from opsctl.campaign.heartbeat import Heartbeat
 from opsctl.deadline import Deadline
-from opsctl.errors import HostRebooted, LeaseLost, TransportLost
+from opsctl.errors import HostRebooted, HostUnreachable, LeaseLost, TransportLost
 from opsctl.host.guard.control import Lease
 from opsctl.host.protocol import Host, Systemd
 from opsctl.playbook.resolved import ResolvedService
@@ -114,6 +114,9 @@ class Borrowing:
     def _relink(self) -> None:
         try:
             self.host.reconnect(deadline=self.call("reconnect", limits.CONNECT))
+        except HostUnreachable as error:
+            # A host that boots refuses connections for a while: as good a reason to try again as silence.
+            raise TransportLost(error.message, seen=error.seen, where=error.where, hint=error.hint) from error
         except HostRebooted as error:
             raise LeaseLost(
                 f"{self.name} was rebooted: the lease on it is over",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from opsctl.campaign import limits, restore, variantunits
@@ -17,7 +16,7 @@ from opsctl.campaign.preparing import Prepared, lease_terms
 from opsctl.campaign.steps import stop_stage
 from opsctl.campaign.watching import watch_guard
 from opsctl.deadline import Deadline
-from opsctl.errors import ExitCode, HostRebooted, LeaseLost, OpsctlError, as_defect
+from opsctl.errors import ExitCode, LeaseLost, OpsctlError, as_defect
 from opsctl.host.guard import control
 from opsctl.host.guard.control import Lease
 from opsctl.host.protocol import Host
@@ -196,9 +195,8 @@ def _after_the_guard(b: Borrowing, error: LeaseLost) -> HostOutcome:
 
 def _watched(b: Borrowing) -> readiness.ServingState:
     """Return how production answers once the guard is done with it. Raises HostError, DeadlineExceeded."""
-    with suppress(HostRebooted):
-        b.host.reconnect(deadline=Deadline(limits.CONNECT, f"reconnect to {b.name}"))
-    watch_guard(b.host, b.production, lambda line: b.progress("restore.attempt", line))
+    patience = max(60.0, b.ttl)
+    watch_guard(b.host, b.production, lambda line: b.progress("restore.attempt", line), patience=patience)
     return readiness.observe(b.host, b.production, deadline=Deadline(limits.CONNECT, f"a look at {b.production.unit}"))
 
 

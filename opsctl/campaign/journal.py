@@ -18,7 +18,7 @@ import socket
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Self
@@ -92,7 +92,9 @@ class Journal:
                 self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             self._db.execute("COMMIT")
         except sqlite3.Error:
-            self._db.execute("ROLLBACK")
+            # A full disk has rolled back already, and a second roll-back would hide what was wrong.
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
             raise
         if found > SCHEMA_VERSION:
             raise JournalError(

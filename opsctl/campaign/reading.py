@@ -15,6 +15,7 @@ from opsctl.record import EventRecord, HoldRecord, LoadRecord, PhaseRecord, Prod
 from opsctl.results import Evidence, State, StepResult
 
 CONTROLLER_DIED = "controller died"
+_REFUSED = {"not fit", "held by someone else"}
 
 
 class RunSummary(BaseModel):
@@ -58,19 +59,29 @@ def list_runs(journal: Journal) -> list[RunSummary]:
 
 
 def find_run(journal: Journal, wanted: str | None) -> str:
-    """Return the id of a run: exact, by an unambiguous beginning, or the newest for None. Raises JournalError."""
-    runs = [row["run"] for row in journal.query("SELECT run FROM runs ORDER BY started DESC, rowid DESC")]
-    if wanted is None and runs:
-        return str(runs[0])
+    """Return the id of a run: exact, by an unambiguous beginning, or for None the one that matters most.
+
+    That is the newest at work, else the newest that touched a host, else the newest: a run that was merely
+    refused must not hide one that has production down. Raises JournalError.
+    """
+    rows = journal.query("SELECT run, outcome FROM runs ORDER BY started DESC, rowid DESC")
+    runs = [str(row["run"]) for row in rows]
     if not runs:
         raise JournalError("no run was ever made here", where=str(journal.folder), hint="opsctl run PLAYBOOK")
-    matches = [run for run in runs if wanted is not None and (run == wanted or run.startswith(wanted))]
-    if wanted in matches or len(matches) == 1:
-        return wanted if wanted in matches and wanted is not None else str(matches[0])
+    if wanted is None:
+        running = [str(row["run"]) for row in rows if row["outcome"] == "running"]
+        at_work = [run for run in running if journal.controller_lives(run)]
+        touching = [str(row["run"]) for row in rows if row["outcome"] not in _REFUSED]
+        return [*at_work, *touching, *runs][0]
+    matches = [run for run in runs if run.startswith(wanted)]
+    if wanted in matches:
+        return wanted
+    if len(matches) == 1:
+        return matches[0]
     raise JournalError(
         f"no run {wanted!r}" if not matches else f"{wanted!r} is the beginning of {len(matches)} runs",
         wanted="the id of a run",
-        seen=", ".join(matches[:5] or runs[:5]) or "no runs at all",
+        seen=", ".join(matches[:5] or runs[:5]),
         where=str(journal.folder),
         hint="opsctl runs",
     )

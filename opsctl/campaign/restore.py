@@ -9,7 +9,7 @@ from __future__ import annotations
 from opsctl.campaign import limits, swap, variantunits
 from opsctl.campaign.borrowing import Borrowing
 from opsctl.campaign.journal import now
-from opsctl.errors import CommandFailed, JobFailed, LeaseError, OpsctlError
+from opsctl.errors import CommandFailed, JobFailed, LeaseError, OpsctlError, TransportLost
 from opsctl.host.guard import control
 from opsctl.host.protocol import UnitStatus
 from opsctl.quantities import format_duration
@@ -64,7 +64,8 @@ def _restore(b: Borrowing, history: LoadHistory, *, kill_foreign: bool) -> Ready
         try:
             _clear_the_way(b, kill_foreign=kill_foreign)
             return swap.bring_up(b, b.production, attempts=1, history=history, kill_foreign=kill_foreign)
-        except LeaseError:
+        except (LeaseError, TransportLost):
+            # The guard has taken over, or the link stayed away for longer than the lease: no attempt gets through.
             raise
         except OpsctlError as error:
             b.say(
@@ -85,7 +86,9 @@ def _restore(b: Borrowing, history: LoadHistory, *, kill_foreign: bool) -> Ready
 
 def _clear_the_way(b: Borrowing, *, kill_foreign: bool) -> None:
     """Stop all that this run started, by its slice, and a half-started production, then wait for the GPUs."""
-    status = b.host.systemd().status(b.production.unit, deadline=b.call("status"))
+    status = b.persist(
+        "a look at production", lambda: b.host.systemd().status(b.production.unit, deadline=b.call("status"))
+    )
     if b.serving == b.production.name and status.active:
         return
 

@@ -88,7 +88,7 @@ def _prepare(work: Run, host: Host) -> tuple[Prepared, Lease | None]:
             f"{host.name} is held by {view.holder}",
             seen=view.describe(),
             where=host.name,
-            hint=f"wait, or: opsctl lease break {host.name}",
+            hint=f"wait (opsctl lease show {host.name}); only where they are gone: opsctl lease break {host.name}",
         )
     held = view is not None and view.state == "held"
     found = dict(before[0]) if before else {}

@@ -78,7 +78,8 @@ def begin(definition: Definition, run: str, journal: Journal, sinks: Sequence[Si
         playbook=definition.playbook.name,
         file=str(definition.playbook.path),
         version=__version__,
-        definition=definition.request.document(),
+        # The file itself, not the name by which it was found: a resume may be typed in another folder.
+        definition={**definition.request.document(), "playbook": str(definition.playbook.path.resolve())},
     )
     recorder = Recorder(run, journal, sinks)
     work = Run(definition, recorder)

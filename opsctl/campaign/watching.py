@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from opsctl.campaign import limits
 from opsctl.deadline import Deadline
-from opsctl.errors import TransportLost
+from opsctl.errors import HostRebooted, HostUnreachable, TransportLost
 from opsctl.host.guard import control
 from opsctl.host.guard.control import LeaseView
 from opsctl.host.protocol import Host
@@ -20,17 +21,23 @@ _LOADS = 3
 """How many whole loads a watcher waits for: the guard itself goes on for ever."""
 
 
-def watch_guard(host: Host, production: ResolvedService, say: Callable[[str], object]) -> LeaseView | None:
+def watch_guard(
+    host: Host,
+    production: ResolvedService,
+    say: Callable[[str], object],
+    *,
+    patience: float = _LINK_BUDGET,
+) -> LeaseView | None:
     """Watch until the lease is closed, or the guard says that it cannot see production serve; say what moves.
 
     Returns the last look; None where there is no guard. Raises DeadlineExceeded after three loads' time, and
-    HostError once the link is gone for a minute.
+    HostError once the link is gone for ``patience`` seconds: a host that boots is unreachable for a while.
     """
     budget = production.stop.limit + production.stop.gpu_limit + _LOADS * production.readiness.limit
     deadline = Deadline(budget, f"the guard's restore of {production.name} on {host.name}")
     said = ""
     while True:
-        view = _look(host, deadline)
+        view = _look(host, deadline.within(patience, "the link"))
         if view is None or not view.live:
             return view
         if view.describe() != said:
@@ -43,11 +50,12 @@ def watch_guard(host: Host, production: ResolvedService, say: Callable[[str], ob
 
 
 def _look(host: Host, deadline: Deadline) -> LeaseView | None:
-    for attempt in retrying(TransportLost, deadline=deadline.within(_LINK_BUDGET, "the link")):
+    for attempt in retrying(TransportLost, HostUnreachable, deadline=deadline, first=0.5):
         with attempt:
             try:
                 return control.show(host, deadline=Deadline(limits.CALL, f"the lease of {host.name}"))
             except TransportLost:
-                host.reconnect(deadline=Deadline(limits.CONNECT, f"reconnect to {host.name}"))
+                with suppress(HostRebooted):
+                    host.reconnect(deadline=Deadline(limits.CONNECT, f"reconnect to {host.name}"))
                 raise
     return None

@@ -185,7 +185,8 @@ def _finding(document: dict[str, Any]) -> str:
     what = f"{row['count']} decode steps{batch}" if kind == "decode" else f"{row['count']} steps of unknown kind"
     certain = "" if row["verdict"] == "steady" else " (inconclusive)"
     return (
-        f"{what}: {row['wall_us']['p50'] / 1000:,.3f} ms a step{certain}, busy {row['busy_us']['mean'] / 1000:,.3f} ms "
+        f"{what}: {row['wall_us']['mean'] / 1000:,.3f} ms a step on average{certain}, "
+        f"busy {row['busy_us']['mean'] / 1000:,.3f} ms "
         f"({shares} of it), idle {row['idle_us']['mean'] / 1000:,.3f} ms; kernels add up to "
         f"{row['sum_us']['mean'] / 1000:,.3f} ms, which is no time on the clock."
     )

@@ -76,12 +76,12 @@ class Desk:
     def argv(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "opsctl", *words]
 
-    def opsctl(self, *words: str, **extra: str) -> Ran:
-        """Run opsctl to its end in the desk's folder."""
+    def opsctl(self, *words: str, folder: Path | None = None, **extra: str) -> Ran:
+        """Run opsctl to its end, in the desk's folder or another."""
         self.write()
         done = subprocess.run(
             self.argv(*words),
-            cwd=self.folder,
+            cwd=folder or self.folder,
             env=self.environment(**extra),
             capture_output=True,
             text=True,
@@ -90,8 +90,8 @@ class Desk:
         )
         return Ran(done.returncode, done.stdout, done.stderr)
 
-    def run(self, *words: str, **extra: str) -> Ran:
-        return self.opsctl("run", "small.yml", "--json", *words, **extra)
+    def run(self, *words: str) -> Ran:
+        return self.opsctl("run", "small.yml", "--json", *words)
 
     def start_run(self, *words: str) -> Running:
         """Start a run in the background, its events going to a file."""

@@ -232,7 +232,7 @@ def _held(host: Host, view: LeaseView, wanted: str, seen: str) -> HostHeld:
         wanted=wanted,
         seen=seen,
         where=host.name,
-        hint=f"wait, or: opsctl lease show {host.name}; opsctl lease break {host.name}",
+        hint=f"wait (opsctl lease show {host.name}); only where they are gone for good: opsctl lease break {host.name}",
     )
 
 
