@@ -1,5 +1,9 @@
 """Fixtures for every test. Those of the lab are in labfixtures.py."""
 
+from __future__ import annotations
+
+import pytest
+
 from tests.labfixtures import (
     fresh_lab_host,
     lab,
@@ -19,3 +23,23 @@ __all__ = [
     "standin_host",
     "standin_unit",
 ]
+
+CORE = (
+    "tests/campaign/test_runner.py",
+    "tests/campaign/test_bad_input.py",
+    "tests/faults/",
+    "tests/guard/test_lease.py",
+    "tests/host/test_fence.py",
+    "tests/host/test_connection.py",
+    "tests/lab/test_units.py",
+    "tests/plan/",
+    "tests/serving/test_variants.py",
+)
+"""Tests on lab hosts that ``script/test`` runs within its eight minutes; ``script/test-lab`` runs the others."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what ``script/test`` leaves to ``script/test-lab``."""
+    for item in items:
+        if item.get_closest_marker("lab") and not item.nodeid.startswith(CORE):
+            item.add_marker(pytest.mark.thorough)
