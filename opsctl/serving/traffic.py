@@ -20,6 +20,8 @@ from opsctl.serving.waiting import evidence
 
 Direction = Literal["out", "in", "check"]
 
+_GRACE = 15.0
+
 
 @dataclass(frozen=True)
 class TrafficRecord:
@@ -61,17 +63,18 @@ def run_traffic(
 
 def _run(systemd: Systemd, host: Host, service: ResolvedService, direction: Direction, *, deadline: Deadline) -> None:
     argv = argv_for(service, direction)
-    limit = deadline.within(service.traffic.limit, f"traffic {direction} of {service.name}")
+    # The host ends the command at its limit; we wait a little longer, to hear that it did.
+    limit = deadline.within(service.traffic.limit + _GRACE, f"traffic {direction} of {service.name}")
     output = f"{host.state_dir}/traffic-{uuid.uuid4().hex[:12]}.log"
     unit = TransientUnit(
         name=f"opsctl-traffic-{direction}-{uuid.uuid4().hex[:8]}.service",
         argv=argv,
         description=f"opsctl: traffic {direction} of {service.name}",
-        runtime_max=limit.remaining(),
+        runtime_max=service.traffic.limit,
         stdout_file=output,
         stderr_file=output,
         # The job of a oneshot ends when the program does, with its verdict.
-        properties={"Type": "oneshot", "TimeoutStartUSec": round(limit.remaining() * 1e6)},
+        properties={"Type": "oneshot", "TimeoutStartUSec": round(service.traffic.limit * 1e6)},
     )
     host.run(["mkdir", "-p", "--", host.state_dir], deadline=limit)
     try:
