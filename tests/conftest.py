@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+import hypothesis
 import pytest
 
 from tests.labfixtures import (
@@ -23,6 +26,10 @@ __all__ = [
     "standin_host",
     "standin_unit",
 ]
+
+# The same examples every time: what a change breaks is what it broke, not what was drawn today.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 CORE = (
     "tests/campaign/test_runner.py",

@@ -109,7 +109,8 @@ def _cycle(name: str, groups: Mapping[str, Any]) -> tuple[str, ...]:
     open_paths: list[tuple[str, ...]] = [(name,)]
     while open_paths:
         path = open_paths.pop()
-        for member in groups.get(path[-1]) or ():
+        members = groups.get(path[-1])
+        for member in members if isinstance(members, list | tuple) else ():
             if member == name:
                 return (*path, name)
             if isinstance(member, str) and member in groups and member not in seen:

@@ -90,7 +90,7 @@ def test_report_as_html_and_to_standard_output(opsctl: Opsctl, tmp_path: Path) -
 
 
 def test_report_says_what_is_wrong(opsctl: Opsctl, tmp_path: Path) -> None:
-    assert "no run '2030'" in opsctl("report", "2030", code=1).stderr
+    assert "no run '2030'" in opsctl("report", "2030", code=2).stderr
     (tmp_path / "file").write_text("")
     assert "could not be written" in opsctl("report", "20261130", "-o", str(tmp_path / "file/x.md"), code=1).stderr
 
