@@ -19,7 +19,7 @@ LAB_VARS: dict[str, Any] = {
     "output_tokens": 16,
     "rounds": 1,
     "protocols": ["default"],
-    "profile_concurrency": [1, 2],
+    "profile_concurrency": [1],
     "profile_windows": 2,
     "profile_requests": 3,
     "profile_output_tokens": 16,

@@ -80,6 +80,8 @@ def seed(name: str, address: str, spec: HostSpec, *, host_key: str, public_key: 
         "/etc/hostname": SeedFile(name + "\n"),
         # The host's own name must resolve, or gloo hangs during a model's load.
         "/etc/hosts": SeedFile(f"127.0.0.1 localhost\n{address} {name}\n"),
+        # No name server is in reach: a look-up that waits for one made torch's store 20 s slow to start.
+        "/etc/resolv.conf": SeedFile("options timeout:1 attempts:1\n"),
         "/etc/fstab": SeedFile(),
         # Whatever this machine's root runs at login would cost every ssh command its time (0.12 s, seen).
         "/root/.bashrc": SeedFile(),
