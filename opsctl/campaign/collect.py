@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+from opsctl.campaign import limits
 from opsctl.campaign.collecting import collect_folder
-from opsctl.campaign.endings import Ending, with_ending
+from opsctl.campaign.endings import Ending, parse_record, with_ending
 from opsctl.campaign.journal import Journal
 from opsctl.campaign.steps import step_slug
 from opsctl.deadline import Deadline
@@ -16,7 +18,6 @@ from opsctl.results import Cell, State, StepResult
 from opsctl.stages import STAGE_BY_NAME
 from opsctl.stages.base import StageContext
 
-_CALL = 15.0
 _EVERYTHING = ("*",)
 
 
@@ -33,7 +34,7 @@ def collect_run(journal: Journal, run: str, host: Host, *, many_hosts: bool) -> 
         if row["state"] in {State.VERIFIED, State.PENDING} or not row["unit"]:
             continue
         folder = f"{host.state_dir}/runs/{run}/{step_slug(row['id'])}"
-        status = host.systemd().status(row["unit"], deadline=Deadline(_CALL, f"status of {row['unit']}"))
+        status = host.systemd().status(row["unit"], deadline=Deadline(limits.CALL, f"status of {row['unit']}"))
         if status.load_state != "not-found" and not status.stopped:
             continue
         artifacts = collect_folder(host, folder, into / step_slug(row["id"]), _EVERYTHING)
@@ -52,15 +53,6 @@ def collect_run(journal: Journal, run: str, host: Host, *, many_hosts: bool) -> 
     return changed
 
 
-def _records(path: Path) -> list[dict[str, object]]:
-    if not path.exists():
-        return []
-    records = []
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
+def _records(path: Path) -> list[dict[str, Any]]:
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    return [record for line in lines if (record := parse_record(line)) is not None]

@@ -26,7 +26,6 @@ class Tail:
     offset: int = 0
     rest: bytes = b""
     records: list[dict[str, Any]] = field(default_factory=list)
-    broken: int = 0
 
     def read(self, host: Host) -> list[dict[str, Any]]:
         """Return the records that are new. The file not being there yet is no news."""
@@ -46,20 +45,19 @@ class Tail:
             self.offset += len(data)
             *lines, self.rest = (self.rest + data).split(b"\n")
             for line in lines:
-                record = self._parse(line)
+                record = parse_record(line)
                 if record is not None:
                     fresh.append(record)
                     self.records.append(record)
 
-    def _parse(self, line: bytes) -> dict[str, Any] | None:
-        if not line.strip():
-            return None
-        try:
-            record = json.loads(line)
-        except ValueError:
-            self.broken += 1
-            return None
-        return record if isinstance(record, dict) else None
+
+def parse_record(line: bytes) -> dict[str, Any] | None:
+    """Return one line of a stage's results; None for a blank or broken one, which a stage that died may leave."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
 
 
 @dataclass(frozen=True)

@@ -187,8 +187,3 @@ def _worst(states: list[State]) -> State:
         if state in states:
             return state
     return State.VERIFIED
-
-
-def run_folder_on(b: Borrowing) -> str:
-    """Return the run's folder on the host."""
-    return f"{b.host.state_dir}/runs/{b.run}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from opsctl.deadline import Deadline
 from opsctl.errors import CommandFailed, HostRebooted, LeaseLost, PrivilegeMissing
 from opsctl.host import files, journal
+from opsctl.host.guard import STATE_DIR
 from opsctl.host.link import Ended, Link
 from opsctl.host.protocol import Completed, FileRecord, JournalBatch, Systemd
 from opsctl.host.quoting import show_argv
@@ -74,7 +75,7 @@ class ConnectedHost:
     @property
     def state_dir(self) -> str:
         """Where opsctl keeps its things on the host. See ``Host.state_dir``."""
-        return f"{self._user_state}/opsctl" if self.user_scope else "/var/lib/opsctl"
+        return f"{self._user_state}/opsctl" if self.user_scope else STATE_DIR
 
     @property
     def runtime_dir(self) -> str:

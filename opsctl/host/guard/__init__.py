@@ -24,9 +24,6 @@ SERVICE = "opsctl-guard.service"
 SLICE = "opsctl.slice"
 """Where everything that opsctl starts on a host runs, so that the guard stops it without a list."""
 
-SESSION_SCOPES = "opsctl-session-*.scope"
-"""The scopes of fenced bridges: opsctl-session-TOKEN-PID.scope."""
-
 
 def guard_argv(entry: HostEntry, *arguments: str) -> tuple[str, ...]:
     """Return the argv that runs the installed guard on that host. In user scope the home is the login's own."""

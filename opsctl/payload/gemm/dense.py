@@ -19,7 +19,6 @@ from opsctl.payload.gemm.weights import (
 
 #: BF16 results carry 8 bits: rounding alone is 1.7e-3; a wrong kernel is off by 0.1 and more.
 TOLERANCE = 1e-2
-_INT4_GROUPS = (32, 64, 128, 256)
 
 
 def _activation_bytes(m: int, n: int, k: int) -> float:
