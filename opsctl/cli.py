@@ -129,10 +129,12 @@ def main(argv: list[str] | None = None) -> None:
     except OpsctlError as error:
         say_error(error, as_json="--json" in arguments)
         sys.exit(int(error.exit_code))
-    except BrokenPipeError:
-        # The reader went away (opsctl … | head). Python would complain once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(int(ExitCode.VERIFIED))
+    except SystemExit as ended:
+        # Typer ends with 1 where the reader went away (opsctl … | head). Nothing of ours failed.
+        if isinstance(ended.__context__, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(int(ExitCode.VERIFIED))
+        raise
     except Exception as error:
         # A traceback is no message for a person. What was begun is in the journal; production is the guard's.
         if "OPSCTL_TRACEBACK" in os.environ:

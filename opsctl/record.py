@@ -85,6 +85,8 @@ class ProductionRecord(_Record):
     downtime_seconds: float | None = None
     restored_by: str = ""
     """controller, guard, or "" where it never went down."""
+    last_seen: str | None = None
+    """Where the run's controller died: when it last recorded anything. What is so since, this record cannot say."""
 
 
 class EventRecord(_Record):

@@ -52,10 +52,13 @@ class Cancellation:
 
 
 @contextmanager
-def listening_for_signals(cancellation: Cancellation, last_words: Callable[[], str]) -> Iterator[None]:
+def listening_for_signals(
+    cancellation: Cancellation, last_words: Callable[[], str], leaving: Callable[[str], object]
+) -> Iterator[None]:
     """Map INT, TERM and HUP: the first asks the run to stop and restore, the second leaves at once with exit 3.
 
-    ``last_words`` says when the guard acts; it must not block. Only the main thread may call this.
+    ``last_words`` says when the guard acts, ``leaving`` is told the signal by which the run is left; neither may
+    block. Only the main thread may call this.
     """
     seen = 0
 
@@ -70,6 +73,7 @@ def listening_for_signals(cancellation: Cancellation, last_words: Callable[[], s
                 f"\n{name}: stopping; production is restored and verified first (again: leave at once)\n".encode(),
             )
             return
+        leaving(name)
         os.write(sys.stderr.fileno(), f"\n{name} again: leaving now. {last_words()}\n".encode())
         os._exit(int(ExitCode.PRODUCTION_NOT_VERIFIED))
 

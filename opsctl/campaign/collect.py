@@ -37,7 +37,7 @@ def collect_run(journal: Journal, run: str, host: Host, *, many_hosts: bool) -> 
         status = host.systemd().status(row["unit"], deadline=Deadline(limits.CALL, f"status of {row['unit']}"))
         if status.load_state != "not-found" and not status.stopped:
             continue
-        artifacts = collect_folder(host, folder, into / step_slug(row["id"]), _EVERYTHING)
+        collected = collect_folder(host, folder, into / step_slug(row["id"]), _EVERYTHING)
         records = _records(into / step_slug(row["id"]) / "results.jsonl")
         if not records:
             continue
@@ -46,7 +46,7 @@ def collect_run(journal: Journal, run: str, host: Host, *, many_hosts: bool) -> 
         options = STAGES[row["stage"]].model_validate(json.loads(row["options"]))
         context = StageContext(run=run, step=row["id"], host_name=host.name, host=host.entry, folder=folder)
         judged = STAGE_BY_NAME[row["stage"]].judge(options, context, planned, records)
-        result = with_ending(judged, Ending(row["unit"], status, records, artifacts, into))
+        result = with_ending(judged, Ending(row["unit"], status, records, collected, into))
         journal.step_state(run, host.name, row["ordinal"], row["position"], result.state, result=result)
         if result.state != row["state"]:
             changed.append(row["id"])

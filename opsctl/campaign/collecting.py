@@ -3,38 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
 from opsctl.campaign import limits
 from opsctl.deadline import Deadline
-from opsctl.host.protocol import Host
+from opsctl.errors import JournalError
+from opsctl.host.protocol import FileRecord, Host
 from opsctl.results import Artifact
 
 _ALWAYS = ("results.jsonl", "stdout.log", "stderr.log")
 
 
-def collect_folder(host: Host, folder: str, into: Path, globs: Sequence[str]) -> tuple[Artifact, ...]:
+@dataclass(frozen=True)
+class Collected:
+    """What was fetched of a step, and in words what was left on the host because of its size."""
+
+    artifacts: tuple[Artifact, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+def collect_folder(host: Host, folder: str, into: Path, globs: Sequence[str]) -> Collected:
     """Fetch results.jsonl, the logs and whatever matches ``globs`` below a step's folder on the host.
 
     ``into`` is the step's folder below the run's folder on the controller; artifacts are named relative to the
-    latter. Raises HostError.
+    latter. A stage that filled its output must not fill this machine too: what is larger than ``limits`` allows
+    stays where it is. Raises HostError, and JournalError where this machine cannot store a file.
     """
     listing = host.run(
-        ["find", folder, "-type", "f", "-printf", r"%P\0"],
+        ["find", folder, "-type", "f", "-printf", r"%s %P\0"],
         deadline=Deadline(limits.CALL, f"list of {folder} on {host.name}"),
         check=False,
     )
-    artifacts = []
-    for name in sorted(filter(None, listing.stdout.decode(errors="replace").split("\0"))):
+    artifacts, left = [], []
+    for size, name in _listed(listing.stdout.decode(errors="replace")):
         if not any(fnmatch(name, pattern) for pattern in (*_ALWAYS, *globs)):
             continue
-        local = into / name
-        local.parent.mkdir(parents=True, exist_ok=True)
-        deadline = Deadline(limits.TRANSFER, f"fetch of {name} from {host.name}")
-        record = host.get(f"{folder}/{name}", local, deadline=deadline)
+        most = limits.FETCHED_LOG_MOST if _kind(name) == "log" else limits.FETCHED_MOST
+        if size > most:
+            left.append(f"{folder}/{name}: {size / 1e6:.0f} MB, more than the {most / 1e6:.0f} MB that are fetched")
+            continue
+        deadline = Deadline(
+            limits.TRANSFER + size / limits.TRANSFER_RATE, f"fetch of {name} ({size} bytes) from {host.name}"
+        )
+        record = _fetched(host, f"{folder}/{name}", into / name, deadline)
         artifacts.append(Artifact(path=f"{into.name}/{name}", size=record.size, sha256=record.sha256, kind=_kind(name)))
-    return tuple(artifacts)
+    return Collected(tuple(artifacts), tuple(left))
+
+
+def _listed(listing: str) -> list[tuple[int, str]]:
+    """Return (bytes, relative path) of each file that ``find`` printed, by path."""
+    pairs = [line.partition(" ") for line in filter(None, listing.split("\0"))]
+    return sorted(((int(size), name) for size, _, name in pairs), key=lambda pair: pair[1])
+
+
+def _fetched(host: Host, remote: str, local: Path, deadline: Deadline) -> FileRecord:
+    try:
+        return host.get(remote, local, deadline=deadline)
+    except OSError as error:
+        raise JournalError(
+            f"{Path(remote).name} of {host.name} could not be stored on this machine",
+            seen=str(error),
+            where=str(local),
+            hint="free space on this machine's disk; then opsctl collect RUN fetches it",
+        ) from error
 
 
 def _kind(name: str) -> str:

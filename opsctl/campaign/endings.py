@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.campaign import limits
+from opsctl.campaign.collecting import Collected
 from opsctl.campaign.journal import now
 from opsctl.deadline import Deadline
 from opsctl.errors import CommandFailed, OpsctlError
 from opsctl.host.protocol import Host, UnitStatus
-from opsctl.results import Artifact, Evidence, State, StepResult
+from opsctl.results import Evidence, State, StepResult
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Ending:
     unit: str
     status: UnitStatus
     records: list[dict[str, Any]]
-    artifacts: tuple[Artifact, ...]
+    collected: Collected
     folder: Path
     """The run's folder on the controller, to which the artifacts' paths are relative."""
     cut_short: OpsctlError | None = None
@@ -86,12 +87,13 @@ def with_ending(result: StepResult, ending: Ending) -> StepResult:
             f"Result={ending.status.result or 'none'}, {len(ending.records)} records, "
             f"{'an' if end else 'no'} end record",
         ),
+        *(Evidence(asked="what was not fetched", time=now(), observed=left) for left in ending.collected.left),
     ]
     state, reason = result.state, result.reason
     if ending.cut_short is not None:
         state, reason = State.FAILED, str(ending.cut_short)
     elif end is None:
-        stderr = next((a for a in ending.artifacts if a.path.endswith("/stderr.log")), None)
+        stderr = next((a for a in ending.collected.artifacts if a.path.endswith("/stderr.log")), None)
         words = _last_words(ending.folder / stderr.path) if stderr else ""
         state, reason = (
             State.FAILED,
@@ -103,7 +105,7 @@ def with_ending(result: StepResult, ending: Ending) -> StepResult:
             cell if cell.state.final else cell.model_copy(update={"state": State.FAILED, "reason": reason})
             for cell in cells
         )
-    merged = {artifact.path: artifact for artifact in (*result.artifacts, *ending.artifacts)}
+    merged = {artifact.path: artifact for artifact in (*result.artifacts, *ending.collected.artifacts)}
     return result.model_copy(
         update={
             "state": state,

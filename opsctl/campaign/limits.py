@@ -1,4 +1,4 @@
-"""Every default limit of a campaign, in one place. All in seconds.
+"""Every default limit of a campaign, in one place. In seconds where nothing else is said.
 
 What an inventory or playbook says (readiness, stop, lease, limit of a step) takes the place of these
 where it can; the rest is fixed, since a person has no reason to turn it.
@@ -13,7 +13,15 @@ CONNECT = 30.0
 """Making a connection, log-in included."""
 
 TRANSFER = 600.0
-"""Moving one file."""
+"""Moving one file; a larger one gets a second more for each TRANSFER_RATE bytes."""
+
+TRANSFER_RATE = 2 << 20
+
+FETCHED_MOST = 8 << 30
+"""Bytes of one file that are fetched from a host; a larger one stays there, and the step says so."""
+
+FETCHED_LOG_MOST = 64 << 20
+"""The same of a log: one that is larger was filled by mistake."""
 
 RENEW_EVERY = 0.2
 """Fraction of the ttl after which the heartbeat renews the lease."""

@@ -65,6 +65,9 @@ def production_words(production: ProductionRecord) -> tuple[str, str]:
         by = f" by the {production.restored_by}" if production.restored_by else ""
         down = production.downtime_seconds
         return f"back and verified{by}{f' after {format_duration(down)}' if down is not None else ''}", "green"
+    if production.down_since is not None and production.last_seen is not None:
+        when = f"{production.down_since[11:19]}Z"
+        return f"went DOWN at {when}, and nobody looked after {production.last_seen[11:19]}Z", "bold red"
     if production.down_since is not None:
         return f"DOWN for {elapsed(production.down_since, production.back_at)}", "bold red"
     return {"serving": ("serving, as found", "green")}.get(
@@ -113,9 +116,13 @@ def _step_row(step: StepRecord) -> tuple[Text, Text, Text]:
 
 def _cells(step: StepRecord) -> Text:
     cells = step.result.cells if step.result else ()
-    verified = sum(cell.state is State.VERIFIED for cell in cells)
     text = Text(f"{step.state}", style=SIGNS[step.state][1])
-    text.append(f" {verified}/{len(cells)} cells", style="dim")
+    if step.state in {State.RUNNING, State.VERIFYING}:
+        measured = sum(cell.state is not State.PENDING for cell in cells)
+        text.append(f" {measured}/{len(cells)} cells measured", style="dim")
+    else:
+        verified = sum(cell.state is State.VERIFIED for cell in cells)
+        text.append(f" {verified}/{len(cells)} cells", style="dim")
     if step.result and step.result.reason and step.state is not State.VERIFIED:
         text.append(f": {step.result.reason}", style="dim")
     return text

@@ -15,6 +15,8 @@ from opsctl.record import EventRecord, HoldRecord, LoadRecord, PhaseRecord, Prod
 from opsctl.results import Evidence, State, StepResult
 
 CONTROLLER_DIED = "controller died"
+LEFT = "left"
+"""The file in a run's folder that says by which signals a person left it at once."""
 _REFUSED = {"not fit", "held by someone else"}
 
 
@@ -38,6 +40,14 @@ def outcome_of(journal: Journal, row: sqlite3.Row) -> str:
     return str(row["outcome"])
 
 
+def reason_of(journal: Journal, row: sqlite3.Row) -> str:
+    """Return why a run ended as it did; for one without an end, that it was left by hand, where it was."""
+    left = journal.run_folder(row["run"]) / LEFT
+    if row["ended"] is None and outcome_of(journal, row) == CONTROLLER_DIED and left.exists():
+        return left.read_text().strip()
+    return str(row["reason"])
+
+
 def list_runs(journal: Journal) -> list[RunSummary]:
     """Return every run, the newest first."""
     hosts: dict[str, list[str]] = {}
@@ -52,7 +62,7 @@ def list_runs(journal: Journal) -> list[RunSummary]:
             ended=row["ended"],
             outcome=outcome_of(journal, row),
             exit_code=row["exit_code"],
-            reason=row["reason"],
+            reason=reason_of(journal, row),
         )
         for row in journal.query("SELECT * FROM runs ORDER BY started DESC, rowid DESC")
     ]
@@ -94,6 +104,8 @@ def load_run(journal: Journal, run: str, *, events: bool = True) -> RunRecord:
         raise JournalError(f"no run {run!r}", where=str(journal.folder), hint="opsctl runs")
     row = rows[0]
     hosts = journal.query("SELECT * FROM hosts WHERE run=? ORDER BY host", run)
+    outcome = outcome_of(journal, row)
+    last_seen = _last_event(journal, run) if outcome == CONTROLLER_DIED else None
     return RunRecord(
         run=run,
         playbook=row["playbook"],
@@ -103,54 +115,67 @@ def load_run(journal: Journal, run: str, *, events: bool = True) -> RunRecord:
         opsctl_version=row["version"],
         started=row["started"],
         ended=row["ended"],
-        outcome=outcome_of(journal, row),
+        outcome=outcome,
         exit_code=row["exit_code"],
-        reason=row["reason"],
+        reason=reason_of(journal, row),
         phases=_phases(journal, run),
-        loads=tuple(
-            LoadRecord(
-                service=load["service"],
-                unit=load["unit"],
-                version=load["version"],
-                started=load["started"],
-                ready=load["ready"],
-                seconds=load["seconds"],
-                phases=json.loads(load["phases"]),
-                attempt=load["attempt"],
-                outcome=load["outcome"],
-            )
-            for load in journal.query("SELECT * FROM loads WHERE run=? ORDER BY id", run)
-        ),
-        holds=tuple(
-            HoldRecord(
-                host=hold["host"],
-                holder=hold["holder"],
-                role=hold["role"],
-                started=hold["started"],
-                ended=hold["ended"],
-            )
-            for hold in journal.query("SELECT * FROM holds WHERE run=? ORDER BY id", run)
-        ),
-        production=tuple(_production(host) for host in hosts),
+        loads=_loads(journal, run),
+        holds=_holds(journal, run),
+        production=tuple(_production(host, last_seen) for host in hosts),
         environment={host["host"]: json.loads(host["environment"]) for host in hosts},
         variants={
             variant["service"]: tuple(json.loads(variant["differences"]))
             for variant in journal.query("SELECT * FROM variants WHERE run=? ORDER BY service", run)
         },
-        events=tuple(
-            EventRecord(
-                time=event["time"],
-                event=event["event"],
-                host=event["host"],
-                phase=event["phase"],
-                step=event["step"],
-                message=event["message"],
-                data=json.loads(event["data"]),
-            )
-            for event in (journal.query("SELECT * FROM events WHERE run=? ORDER BY id", run) if events else ())
-        ),
+        events=_events(journal, run) if events else (),
         folder=str(journal.run_folder(run)),
     )
+
+
+def _loads(journal: Journal, run: str) -> tuple[LoadRecord, ...]:
+    return tuple(
+        LoadRecord(
+            service=load["service"],
+            unit=load["unit"],
+            version=load["version"],
+            started=load["started"],
+            ready=load["ready"],
+            seconds=load["seconds"],
+            phases=json.loads(load["phases"]),
+            attempt=load["attempt"],
+            outcome=load["outcome"],
+        )
+        for load in journal.query("SELECT * FROM loads WHERE run=? ORDER BY id", run)
+    )
+
+
+def _holds(journal: Journal, run: str) -> tuple[HoldRecord, ...]:
+    return tuple(
+        HoldRecord(
+            host=hold["host"], holder=hold["holder"], role=hold["role"], started=hold["started"], ended=hold["ended"]
+        )
+        for hold in journal.query("SELECT * FROM holds WHERE run=? ORDER BY id", run)
+    )
+
+
+def _events(journal: Journal, run: str) -> tuple[EventRecord, ...]:
+    return tuple(
+        EventRecord(
+            time=event["time"],
+            event=event["event"],
+            host=event["host"],
+            phase=event["phase"],
+            step=event["step"],
+            message=event["message"],
+            data=json.loads(event["data"]),
+        )
+        for event in journal.query("SELECT * FROM events WHERE run=? ORDER BY id", run)
+    )
+
+
+def _last_event(journal: Journal, run: str) -> str | None:
+    (row,) = journal.query("SELECT MAX(time) AS last FROM events WHERE run=?", run)
+    return str(row["last"]) if row["last"] else None
 
 
 def _phases(journal: Journal, run: str) -> tuple[PhaseRecord, ...]:
@@ -184,7 +209,7 @@ def _phases(journal: Journal, run: str) -> tuple[PhaseRecord, ...]:
     )
 
 
-def _production(host: sqlite3.Row) -> ProductionRecord:
+def _production(host: sqlite3.Row, last_seen: str | None) -> ProductionRecord:
     down = None
     if host["down_since"] and host["back_at"]:
         down = (datetime.fromisoformat(host["back_at"]) - datetime.fromisoformat(host["down_since"])).total_seconds()
@@ -200,4 +225,5 @@ def _production(host: sqlite3.Row) -> ProductionRecord:
         back_at=host["back_at"],
         downtime_seconds=down,
         restored_by=host["restored_by"],
+        last_seen=last_seen,
     )

@@ -16,6 +16,7 @@ from opsctl.campaign.definition import RunRequest, read_definition
 from opsctl.campaign.events import Recorder, Sink
 from opsctl.campaign.journal import Journal
 from opsctl.campaign.preparing import Prepared
+from opsctl.campaign.reading import LEFT
 from opsctl.campaign.runner import Run, carry_out_all, connect_all, finish
 from opsctl.campaign.stepplan import plan_phases
 from opsctl.deadline import Deadline
@@ -36,6 +37,7 @@ def resume(run: str, journal: Journal, sinks: Sequence[Sink]) -> ExitCode:
     journal.lock_run(run)
     definition = read_definition(RunRequest.from_document(json.loads(row["definition"])))
     journal.reopen_run(run)
+    (journal.run_folder(run) / LEFT).unlink(missing_ok=True)
     work = Run(definition, Recorder(run, journal, sinks))
     return finish(work, lambda: _go_on(work))
 

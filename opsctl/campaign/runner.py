@@ -17,9 +17,10 @@ from opsctl.campaign.cancellation import Cancellation, listening_for_signals
 from opsctl.campaign.definition import Definition
 from opsctl.campaign.events import Recorder, Sink
 from opsctl.campaign.hostrun import HostOutcome
-from opsctl.campaign.journal import Journal
+from opsctl.campaign.journal import Journal, now
 from opsctl.campaign.phases import Policy
 from opsctl.campaign.preparing import Prepared
+from opsctl.campaign.reading import LEFT
 from opsctl.campaign.stepplan import plan_phases
 from opsctl.deadline import Deadline
 from opsctl.errors import ExitCode, HostError, JournalError, OpsctlError, UnfitError, as_defect
@@ -70,6 +71,15 @@ class Run:
             return "Nothing was touched."
         return " ".join(f"{b.name}: {b.heartbeat.last_words()}." for b in self.borrowings)
 
+    def leaving(self, signal: str) -> None:
+        """Leave a note in the run's folder: this controller did not die, a person sent it away.
+
+        A file, and not the journal: this is called in a signal handler, which must wait for no lock.
+        """
+        with suppress(OSError):
+            note = f"left at once, at {now()}, by {signal} after a first signal; its guard restores production\n"
+            (self.recorder.journal.run_folder(self.id) / LEFT).write_text(note)
+
 
 def begin(definition: Definition, run: str, journal: Journal, sinks: Sequence[Sink]) -> ExitCode:
     """Carry a new run out, from its first record to its last word, and return the exit code."""
@@ -90,7 +100,7 @@ def finish(work: Run, body: Callable[[], None]) -> ExitCode:
     """Do the body of a run under the signals' care, and record how it ended."""
     recorder = work.recorder
     error: OpsctlError | None = None
-    with listening_for_signals(work.cancellation, work.last_words):
+    with listening_for_signals(work.cancellation, work.last_words, work.leaving):
         recorder.say(
             "run.begun", f"run {work.id} of {work.definition.playbook.name} on {', '.join(work.definition.hosts)}"
         )

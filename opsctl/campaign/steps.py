@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,11 +78,11 @@ def run_step(b: Borrowing, step: PlannedStep) -> StepResult:
         stop_stage(b, step.unit)
     status = b.persist("end of the stage", lambda: b.host.systemd().status(step.unit, deadline=b.call("status")))
     b.persist("last results", lambda: tail.read(b.host))
-    artifacts = b.persist(
+    collected = b.persist(
         "artifacts",
         lambda: collect_folder(b.host, step.context.folder, step.folder, invocation.collect),
     )
-    ending = Ending(step.unit, status, tail.records, artifacts, step.collect_into, cut_short)
+    ending = Ending(step.unit, status, tail.records, collected, step.collect_into, cut_short)
     return with_ending(stage.judge(step.options, step.context, step.cells, tail.records), ending)
 
 
@@ -138,23 +139,41 @@ def _start(b: Borrowing, step: PlannedStep, invocation: Invocation) -> None:
 def _follow(b: Borrowing, step: PlannedStep, invocation: Invocation, tail: Tail) -> None:
     deadline = Deadline(invocation.limit + limits.STEP_GRACE, f"{step.id} on {b.name}")
     planned = {cell.id for cell in step.cells}
-    ended: set[str] = set()
+    ended: dict[str, dict[str, Any]] = {}
     while True:
         b.heartbeat.check()
         b.cancellation.check()
         status = b.persist("a look at the stage", lambda: b.host.systemd().status(step.unit, deadline=b.call("status")))
+        before = len(ended)
         for record in b.persist("results", lambda: tail.read(b.host)):
             _show(b, record, planned, ended)
+        if len(ended) > before:
+            b.recorder.journal.step_state(
+                b.run, b.name, step.ordinal, step.position, State.RUNNING, result=so_far(step, ended)
+            )
         if status.load_state == "not-found" or status.stopped:
             return
         deadline.check(seen=f"{status.active_state} ({status.sub_state})", where=f"{step.unit} on {b.name}")
         b.cancellation.wait(limits.POLL_STEP)
 
 
-def _show(b: Borrowing, record: dict[str, Any], planned: set[str], ended: set[str]) -> None:
+def so_far(step: PlannedStep, ended: Mapping[str, Mapping[str, Any]]) -> StepResult:
+    """Return a step at work: what its stage says of cells that ended, none of it judged yet."""
+    cells = []
+    for cell in step.cells:
+        said = ended.get(cell.id)
+        if said is not None:
+            state = State.FAILED if said.get("state") == State.FAILED else State.VERIFYING
+            cells.append(cell.model_copy(update={"state": state, "reason": str(said.get("reason") or "")}))
+        else:
+            cells.append(cell)
+    return StepResult(stage=step.stage, state=State.RUNNING, cells=tuple(cells))
+
+
+def _show(b: Borrowing, record: dict[str, Any], planned: set[str], ended: dict[str, dict[str, Any]]) -> None:
     kind = record.get("record")
     if kind == "cell" and record.get("id") in planned:
-        ended.add(str(record["id"]))
+        ended[str(record["id"])] = record
         b.progress(
             "step.cell",
             f"{record['id']}: {record.get('state')}{_why(record)} ({len(ended)} of {len(planned)})",

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 
 from opsctl.campaign.events import Event
+from opsctl.campaign.livefile import Passing
 from opsctl.campaign.picture import draw
 from opsctl.record import RunRecord
 
@@ -57,8 +58,7 @@ class LiveView:
 
     def __init__(self, console: Console, read: Callable[[], RunRecord]) -> None:
         self._read = read
-        self._progress: dict[str, str] = {}
-        self._leases: dict[str, str] = {}
+        self._passing = Passing()
         self._stop = threading.Event()
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=False, vertical_overflow="ellipsis")
@@ -71,21 +71,11 @@ class LiveView:
             self._started = True
             self._live.start()
             self._thread.start()
-        if event.event in {"lease.armed", "lease.renewed", "lease.released", "lease.lost"}:
-            self._leases[event.host] = {
-                "lease.armed": "armed",
-                "lease.renewed": "held",
-                "lease.released": "released",
-                "lease.lost": "LOST",
-            }[event.event]
-        elif event.passing:
-            self._progress[event.host] = event.message
-        elif event.event in _LOUD:
+        self._passing.take(event)
+        if event.event in _LOUD and not event.passing:
             self._live.console.print(
                 f"{event.time[11:19]} {event.host} {event.message}", style="red", markup=False, highlight=False
             )
-        if event.event in {"step.ended", "service.ready", "phase.ended", "production.verified", "gpus.free"}:
-            self._progress.pop(event.host, None)
 
     def close(self) -> None:
         """Draw the last picture and leave it standing."""
@@ -101,4 +91,4 @@ class LiveView:
             self._draw()
 
     def _draw(self) -> None:
-        self._live.update(draw(self._read(), dict(self._progress), dict(self._leases)), refresh=True)
+        self._live.update(draw(self._read(), dict(self._passing.progress), dict(self._passing.leases)), refresh=True)

@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from opsctl.commands.terminal import Terminal
 from opsctl.errors import UnfitError
 from opsctl.playbook.models import ServiceEntry
 from opsctl.quantities import format_size, parse_duration
@@ -96,7 +97,7 @@ def measure(
     config = read_model_config(Path(model)) if model not in {"", KIMI} else None
     context = local_context(folder, service=service, model_config=config)
     payload = build_zipapp(folder) if python else None
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with console.status(f"{stage}: starting") as status:
 
         def progress(record: Mapping[str, Any]) -> None:
@@ -120,9 +121,9 @@ def show(result: StepResult, tables: Sequence[Table], *, json_: bool) -> None:
     if json_:
         print(json.dumps(result.model_dump(mode="json"), indent=1))
         return
-    console = Console()
+    console = Terminal()
     if not console.is_terminal:
-        console = Console(width=_WIDTH)
+        console = Terminal(width=_WIDTH)
     for table in tables:
         console.print(table)
     for line in (result.detail.get("advice") or {}).get("lines", ()):

@@ -88,13 +88,13 @@ def _print_json(seen: Mapping[str, Sequence[Check]]) -> None:
 
 def _print_lines(seen: Mapping[str, Sequence[Check]]) -> None:
     """Print a table a host: the sign says the verdict without its colour, too."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from opsctl.commands.terminal import Terminal
     from opsctl.serving.doctor import worst
 
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     for name, checks in seen.items():
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)

@@ -95,13 +95,13 @@ def compare(
 
 
 def _show_comparison(comparison: Comparison, *, everything: bool) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from opsctl.commands.terminal import Terminal
     from opsctl.snapshots.headline import is_headline
 
-    console = Console()
+    console = Terminal()
     console.print(f"[bold]{escape(comparison.b)}[/] against {escape(comparison.a)}", highlight=False)
     console.print(f"{escape(comparison.service)} on {escape(comparison.host)}", highlight=False)
     for difference in comparison.differences:
@@ -255,14 +255,14 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
 
 
 def _show_series(series: Series, changes: Changes) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from opsctl.commands.terminal import Terminal
     from opsctl.report.numbers import amount, digits
     from opsctl.snapshots.changes import FEWEST, described
 
-    console = Console()
+    console = Terminal()
     values = [point.value for point in series.points]
     console.print(
         f"[bold]{escape(str(series.key))}[/]  {escape(series.service)} on {escape(series.host)}", highlight=False

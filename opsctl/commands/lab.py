@@ -134,8 +134,9 @@ def list_hosts(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from opsctl.commands.terminal import Terminal
 
     if not rows:
         print("no lab hosts: opsctl lab up")
@@ -147,7 +148,7 @@ def list_hosts(as_json: AsJson = False) -> None:
         mark = "  [yellow]stale: opsctl lab down --stale[/]" if row["stale"] else ""
         state = "[green]up[/]" if row["state"] == "up" else "[red]off[/]"
         table.add_row(row["name"], row["address"], state, row["login"], row["lab"] + mark)
-    Console().print(table)
+    Terminal().print(table)
 
 
 @app.command(context_settings=_VERBATIM)

@@ -56,28 +56,28 @@ def checked_if_down(word: str) -> Any:
 
 
 def open_sinks(journal: Any, run_id: str, *, as_json: bool, plain: bool) -> list[Any]:
-    """Return where a run's events are shown: JSON Lines, a live picture, or plain lines."""
-    from rich.console import Console
-
+    """Return where a run's events are shown: JSON Lines, a live picture or plain lines; and to other terminals."""
     from opsctl.campaign.events import JsonLines
+    from opsctl.campaign.livefile import LiveFile
     from opsctl.campaign.reading import load_run
     from opsctl.campaign.view import LiveView, PlainLines
+    from opsctl.commands.terminal import Terminal
 
+    elsewhere = LiveFile(journal.run_folder(run_id))
     if as_json:
-        return [JsonLines()]
-    console = Console()
+        return [JsonLines(), elsewhere]
+    console = Terminal()
     if plain or not console.is_terminal:
-        return [PlainLines(console)]
-    return [LiveView(console, lambda: load_run(journal, run_id, events=False))]
+        return [PlainLines(console), elsewhere]
+    return [LiveView(console, lambda: load_run(journal, run_id, events=False)), elsewhere]
 
 
 def conclude(journal: Any, run_id: str, sinks: list[Any], code: Any, *, as_json: bool) -> None:
     """Write the report, end the showing, and say the last word: what was found, and is production back."""
-    from rich.console import Console
-
     from opsctl.campaign.lastword import last_word
     from opsctl.campaign.reporting import conclude_run
     from opsctl.commands.saying import say_error
+    from opsctl.commands.terminal import Terminal
     from opsctl.errors import OpsctlError, as_defect
 
     try:
@@ -86,7 +86,7 @@ def conclude(journal: Any, run_id: str, sinks: list[Any], code: Any, *, as_json:
             sink.close()
         if not as_json:
             words = last_word(journal, run_id, code, aftermath)
-            Console().print(words, markup=False, highlight=False, soft_wrap=True)
+            Terminal().print(words, markup=False, highlight=False, soft_wrap=True)
     except OSError:
         # Whoever read us has gone; the exit code is true all the same.
         return

@@ -29,12 +29,12 @@ def runs(
         return
     import json as jsonlib
 
-    from rich.console import Console
     from rich.table import Table
 
     from opsctl.campaign.journal import Journal
     from opsctl.campaign.picture import elapsed
     from opsctl.campaign.reading import list_runs
+    from opsctl.commands.terminal import Terminal
 
     with Journal.open() as journal:
         found = list_runs(journal)
@@ -48,4 +48,4 @@ def runs(
         style = {"verified": "green", "running": "cyan", "inconclusive": "yellow"}.get(run.outcome, "red")
         took = elapsed(run.started, run.ended) if run.ended or run.outcome == "running" else ""
         table.add_row(run.run, run.playbook, ", ".join(run.hosts), took, f"[{style}]{run.outcome}[/]")
-    Console().print(table if found else "no runs yet: opsctl run PLAYBOOK")
+    Terminal().print(table if found else "no runs yet: opsctl run PLAYBOOK")

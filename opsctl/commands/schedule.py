@@ -189,9 +189,10 @@ def list_(json: Annotated[bool, typer.Option("--json", help="Write one JSON docu
     if json:
         print(jsonlib.dumps({"schedules": documents}, indent=2))
         return
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from opsctl.commands.terminal import Terminal
 
     table = Table(box=None, pad_edge=False)
     for heading in ("name", "when", "next", "last", "outcome", "missed"):
@@ -208,7 +209,7 @@ def list_(json: Annotated[bool, typer.Option("--json", help="Write one JSON docu
             str(len(found["missed"])),
         )
         table.add_row(*columns)
-    Console().print(table if documents else "no schedules yet: opsctl schedule add PLAYBOOK --at 02:30")
+    Terminal().print(table if documents else "no schedules yet: opsctl schedule add PLAYBOOK --at 02:30")
 
 
 @app.command("remove")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from opsctl.campaign.journal import Journal
+    from opsctl.record import RunRecord
 
 
 def status(
@@ -15,7 +21,7 @@ def status(
 ) -> None:
     """Show a run: every step and cell, who holds the host, is production back.
 
-    A run whose controller died is shown as such, never as running.
+    A run whose controller died is shown as such, never as running, and its hosts are asked what is so now.
 
     [bold]Examples[/bold]
 
@@ -23,33 +29,53 @@ def status(
 
       opsctl status 20261201-0245 --watch
     """
-    from rich.console import Console
-    from rich.live import Live
+    import json as jsonlib
 
+    from opsctl.campaign.aftersight import look_now
     from opsctl.campaign.journal import Journal
-    from opsctl.campaign.picture import cell_table, draw
-    from opsctl.campaign.reading import find_run, load_run
+    from opsctl.campaign.reading import CONTROLLER_DIED, find_run, load_run
 
     with Journal.open() as journal:
         found = find_run(journal, run)
         record = load_run(journal, found)
         if json:
-            print(record.model_dump_json(indent=2))
+            document = record.model_dump(mode="json")
+            if record.outcome == CONTROLLER_DIED:
+                now = look_now(journal, found).items()
+                document["now"] = {host: {"serving": serving, "seen": words} for host, (words, serving) in now}
+            print(jsonlib.dumps(document, indent=2))
             return
-        console = Console()
-        if watch and record.outcome == "running":
-            import time
+        _show(journal, found, record, watch=watch, cells=cells)
 
-            with Live(draw(record, {}, {}), console=console, refresh_per_second=2) as live:
-                while record.outcome == "running":
-                    time.sleep(0.5)
-                    record = load_run(journal, found, events=False)
-                    live.update(draw(record, {}, {}))
-        else:
-            console.print(draw(record, {}, {}))
-        if cells:
-            console.print(cell_table(record))
-        if record.outcome == "controller died":
-            console.print(
-                f"its controller died; the guard restores production. next: opsctl resume {found}", style="yellow"
-            )
+
+def _show(journal: Journal, run: str, record: RunRecord, *, watch: bool, cells: bool) -> None:
+    """Draw the run; where its controller died, ask its hosts what is so now."""
+    import time
+
+    from rich.live import Live
+
+    from opsctl.campaign.aftersight import look_now
+    from opsctl.campaign.livefile import read_passing
+    from opsctl.campaign.picture import cell_table, draw
+    from opsctl.campaign.reading import CONTROLLER_DIED, load_run
+    from opsctl.commands.terminal import Terminal
+
+    def picture() -> RenderableType:
+        passing = read_passing(journal.run_folder(run))
+        return draw(record, passing.progress, passing.leases) if record.outcome == "running" else draw(record, {}, {})
+
+    console = Terminal()
+    if watch and record.outcome == "running":
+        with Live(picture(), console=console, refresh_per_second=2) as live:
+            while record.outcome == "running":
+                time.sleep(0.5)
+                record = load_run(journal, run, events=False)
+                live.update(picture())
+    else:
+        console.print(picture())
+    if cells:
+        console.print(cell_table(record))
+    if record.outcome == CONTROLLER_DIED:
+        for host, (words, serving) in look_now(journal, run).items():
+            console.print(f"now: {host}: {words}", style="green" if serving else "bold red", markup=False)
+        console.print(f"next: opsctl resume {run}", style="yellow")

@@ -105,9 +105,9 @@ def _tpot(off: float | None, armed: float | None, capturing: float | None) -> Tp
 
 
 def _console() -> Console:
-    from rich.console import Console
+    from opsctl.commands.terminal import Terminal
 
-    return Console(highlight=False, soft_wrap=False)
+    return Terminal(highlight=False, soft_wrap=False)
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, words: int = 1) -> RenderableType:

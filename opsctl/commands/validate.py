@@ -160,10 +160,11 @@ def plan(
 
 def _show(lines: list[Line]) -> None:
     """Print lines, wrapped under themselves where a terminal is narrow; as they are into a file."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
+    from opsctl.commands.terminal import Terminal
+
+    console = Terminal(highlight=False, soft_wrap=True)
     for line in lines:
         shown = line.text
         if console.is_terminal:

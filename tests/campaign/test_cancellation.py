@@ -26,7 +26,7 @@ def test_once_asked_for_it_stays_with_its_first_reason() -> None:
 def test_a_first_signal_asks_the_run_to_stop(number: signal.Signals, capfd: pytest.CaptureFixture[str]) -> None:
     cancellation = Cancellation()
     before = signal.getsignal(number)
-    with listening_for_signals(cancellation, lambda: "unused"):
+    with listening_for_signals(cancellation, lambda: "unused", lambda _: None):
         os.kill(os.getpid(), number)
         assert cancellation.wait(5)
     assert cancellation.by_signal
@@ -38,7 +38,8 @@ TWICE = """
 import os, signal, time
 from opsctl.campaign.cancellation import Cancellation, listening_for_signals
 cancellation = Cancellation()
-with listening_for_signals(cancellation, lambda: "the guard acts in 42 s"):
+leaving = lambda name: print("left by", name, flush=True)
+with listening_for_signals(cancellation, lambda: "the guard acts in 42 s", leaving):
     os.kill(os.getpid(), signal.SIGINT)
     assert cancellation.wait(5)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -50,3 +51,4 @@ def test_a_second_signal_leaves_at_once_and_says_when_the_guard_acts() -> None:
     done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=False, timeout=20)
     assert done.returncode == ExitCode.PRODUCTION_NOT_VERIFIED
     assert "the guard acts in 42 s" in done.stderr
+    assert done.stdout == "left by SIGTERM\n"

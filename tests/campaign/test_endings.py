@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from opsctl.campaign.collecting import Collected
 from opsctl.campaign.endings import Ending, with_ending
 from opsctl.errors import DeadlineExceeded, Interrupted, OpsctlError
 from opsctl.host.protocol import UnitStatus
@@ -42,7 +43,7 @@ def test_what_the_host_says_of_the_end_decides(
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "stderr.log").write_text("first\nlast words\n")
     artifacts = (Artifact(path="x/stderr.log", size=17, sha256="", kind="log"),)
-    result = with_ending(judged(), Ending("u.service", status, records, artifacts, tmp_path, cut_short))
+    result = with_ending(judged(), Ending("u.service", status, records, Collected(artifacts), tmp_path, cut_short))
     assert (result.state, result.reason) == (state, reason)
     assert result.evidence[-1].asked == "how u.service ended"
     assert result.artifacts == artifacts

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from opsctl.campaign.steps import PlannedStep, so_far
+from opsctl.playbook.models import HostEntry
+from opsctl.results import Cell, State
+from opsctl.stages.base import StageContext
+
+CELLS = tuple(Cell(id=name) for name in ("a", "b", "c"))
+STEP = PlannedStep(
+    id="away/bench",
+    ordinal=2,
+    position=1,
+    stage="gemm",
+    options=None,
+    context=StageContext("r", "away/bench", "kimi", HostEntry(), "/f"),
+    cells=CELLS,
+    collect_into=Path("/run"),
+    hash="0123456789",
+)
+
+
+def test_a_step_at_work_shows_what_was_measured_and_verifies_nothing() -> None:
+    ended = {"a": {"id": "a", "state": "verified"}, "c": {"id": "c", "state": "failed", "reason": "out of memory"}}
+    shown = so_far(STEP, ended)
+    assert shown.state is State.RUNNING
+    assert [(cell.state, cell.reason) for cell in shown.cells] == [
+        (State.VERIFYING, ""),
+        (State.PENDING, ""),
+        (State.FAILED, "out of memory"),
+    ]
+
+
+def test_names_from_which_a_resumed_controller_finds_a_step_again() -> None:
+    assert STEP.unit == "opsctl-r-p2s1-012345.service"
+    assert STEP.folder == Path("/run/away_bench")
