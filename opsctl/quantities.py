@@ -62,6 +62,11 @@ def format_duration(seconds: float) -> str:
     return f"{hours}h {minutes:02d}m"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural where there is not one: "1 night", "0 nights"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def write_duration(seconds: float) -> str:
     """Return a duration as a playbook writes it: ``90s``, ``45m``, ``1h30m``. ``parse_duration`` reads it back."""
     text = ""

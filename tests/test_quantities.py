@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.quantities import format_duration, format_size, parse_duration, parse_size
+from opsctl.quantities import counted, format_duration, format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,8 @@ def test_a_written_duration_never_shows_sixty_of_anything(seconds: int) -> None:
 )
 def test_sizes_are_written_for_people(count: int, text: str) -> None:
     assert format_size(count) == text
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 nights"), (1, "1 night"), (2, "2 nights")])
+def test_counted(count: int, words: str) -> None:
+    assert counted(count, "night") == words

@@ -30,7 +30,8 @@ def check(
     """Show the state of units on a host. Reads only, in one call a unit.
 
     Exit code 0 when every unit is active (and stayed it over [bold]--settle[/bold]), 1 when one is not, 2 when
-    the host cannot be reached.
+    the host cannot be reached. Of a host's services, variants are shown too, and may be down: only a campaign
+    starts them.
 
     [bold]Examples[/bold]
 
@@ -53,7 +54,7 @@ def check(
         print(writer.dumps({"units": rows}, indent=2))
     else:
         _print_table(rows)
-    if not all(row["up"] for row in rows):
+    if not all(row["up"] or not row["wanted"] for row in rows):
         raise typer.Exit(1)
 
 
@@ -67,6 +68,7 @@ def _rows(loaded: LoadedInventory, name: str, units: list[str], settle: float) -
     from opsctl.host import connect
 
     named = units or [service.unit for service in loaded.services_of(name)]
+    idle = set() if units else {service.unit for service in loaded.services_of(name) if service.is_variant}
     with ThreadPoolExecutor(1) as pool:
         # GLib loads while the handshake waits for the host.
         pool.submit(importlib.import_module, "opsctl.host.systemd")
@@ -84,17 +86,19 @@ def _rows(loaded: LoadedInventory, name: str, units: list[str], settle: float) -
     try:
         first = read()
         time.sleep(settle)
-        return [_row(name, before, after) for before, after in zip(first, read() if settle else first, strict=True)]
+        pairs = zip(named, first, read() if settle else first, strict=True)
+        return [_row(name, before, after, wanted=unit not in idle) for unit, before, after in pairs]
     finally:
         host.close()
 
 
-def _row(host: str, before: UnitStatus, after: UnitStatus) -> dict[str, Any]:
+def _row(host: str, before: UnitStatus, after: UnitStatus, *, wanted: bool) -> dict[str, Any]:
     stayed = (before.invocation_id, before.n_restarts) == (after.invocation_id, after.n_restarts)
     return {
         "host": host,
         "unit": after.name,
         "up": before.active and after.active and stayed,
+        "wanted": wanted,
         "stayed": stayed,
         "load_state": after.load_state,
         "active_state": after.active_state,
@@ -112,7 +116,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     columns = [("", "HOST", "UNIT", "STATE", "RESTARTS", "NOTE")]
     columns += [
         (
-            "✓" if row["up"] else "✗",
+            "✓" if row["up"] else "✗" if row["wanted"] else "–",
             row["host"],
             row["unit"],
             f"{row['active_state']} ({row['sub_state']})",
@@ -128,7 +132,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 def _note(row: dict[str, Any]) -> str:
     """Return what a person should know of a unit beyond its state."""
-    notes = []
+    notes = [] if row["wanted"] else ["a variant"]
     if row["load_state"] != "loaded":
         notes.append(row["load_state"])
     if row["result"] not in {"", "success"}:

@@ -259,6 +259,7 @@ def _show_series(series: Series, changes: Changes) -> None:
     from rich.table import Table
 
     from opsctl.commands.terminal import Terminal
+    from opsctl.quantities import counted
     from opsctl.report.numbers import amount, digits
     from opsctl.snapshots.changes import FEWEST, described
 
@@ -267,7 +268,7 @@ def _show_series(series: Series, changes: Changes) -> None:
     console.print(
         f"[bold]{escape(str(series.key))}[/]  {escape(series.service)} on {escape(series.host)}", highlight=False
     )
-    span = f"{amount(min(values), series.unit)} to {amount(max(values), series.unit)}, {len(values)} nights"
+    span = f"{amount(min(values), series.unit)} to {amount(max(values), series.unit)}, {counted(len(values), 'night')}"
     console.print(f"{sparkline(values, console.width - len(span) - 3)}  {span}", highlight=False)
     table = Table(box=None, pad_edge=False)
     for heading, justify in (("night", "left"), ("run", "left"), (series.unit or "value", "right"), ("± ", "right")):

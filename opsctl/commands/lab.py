@@ -162,9 +162,10 @@ def ssh(context: typer.Context, name: Name) -> None:
 def execute(context: typer.Context, name: Name) -> None:
     """Run a command in a host as root, past its network: works while the cable is cut."""
     host = _host(name)
-    if not context.args:
+    command = context.args[1:] if context.args[:1] == ["--"] else context.args
+    if not command:
         raise UnfitError("opsctl lab exec needs a command", hint=f"opsctl lab exec {name} systemctl status")
-    raise typer.Exit(subprocess.run(host.exec_argv(*context.args), check=False).returncode)
+    raise typer.Exit(subprocess.run(host.exec_argv(*command), check=False).returncode)
 
 
 @app.command()

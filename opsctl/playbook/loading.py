@@ -60,7 +60,7 @@ def find_playbook(name: str, folder: Path | None = None) -> Path:
     )
     raise UnfitError(
         f"no playbook `{name}`{suggestion(Path(name).name, there)}",
-        seen=f"looked for {', '.join(str(path) for path in tried)}",
+        seen=f"looked for {', '.join(dict.fromkeys(map(str, tried)))}",
     )
 
 

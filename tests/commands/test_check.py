@@ -52,6 +52,17 @@ def test_the_hosts_services_by_default(inventory: str) -> None:
 
 
 @pytest.mark.lab
+def test_a_variant_that_no_campaign_runs_is_no_fault(inventory: str) -> None:
+    said = json.loads(Path(inventory).read_text())
+    said["services"]["ssh-variant"] = {"role": "variant", "of": "ssh", "args": {"add": ["--x"]}}
+    Path(inventory).write_text(json.dumps(said))
+    done = check("gpu1", "-i", inventory)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "–" in next(line for line in done.stdout.splitlines() if "ssh-variant" in line)
+    assert check("gpu1", "ssh-variant", "-i", inventory).returncode == 1, "asked for by name it should run"
+
+
+@pytest.mark.lab
 def test_a_host_that_cannot_be_reached_is_exit_2(inventory: str, lab_host: LabHost) -> None:
     text = Path(inventory).read_text().replace(lab_host.address, "127.0.0.1").replace('"user"', '"port": 9, "user"')
     Path(inventory).write_text(text)
@@ -85,6 +96,6 @@ def status(**changes: Any) -> UnitStatus:
     ],
 )
 def test_up_means_up_all_the_while(before: UnitStatus, after: UnitStatus, up: bool, note: str) -> None:
-    row = _row("gpu1", before, after)
+    row = _row("gpu1", before, after, wanted=True)
     assert row["up"] is up
     assert note in _note(row)

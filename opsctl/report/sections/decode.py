@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from opsctl.quantities import counted
 from opsctl.report import charts
 from opsctl.report.document import Block, Callout, Inline, Items, Mark, Prose, Section, table
 from opsctl.report.numbers import ABSENT, PLUS_MINUS, count, digits, mean_and_spread, share, with_spread
@@ -95,7 +96,7 @@ def _categories(windows: Sequence[TraceReading]) -> Block:
         ("Category", "Busy, ms a step", "Share of busy", "Sum, ms a step", "Hidden, ms a step", "Windows"),
         [row[:-1] for row in rows],
         numeric=(1, 2, 3, 4, 5),
-        note=f"Mean ± standard deviation over {len(windows)} window(s) at batch "
+        note=f"Mean ± standard deviation over {counted(len(windows), 'window')} at batch "
         f"{_batch(windows)}. Busy is exclusive: an instant belongs to one category, so shares add up to 100 %. Hidden: "
         "done behind other work, so removing it saves nothing.",
     )

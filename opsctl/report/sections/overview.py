@@ -122,7 +122,7 @@ def timeline(material: Material) -> Section:
         blocks.append(_phases(material))
     if record.loads:
         blocks.append(_loads(material))
-    return Section("timeline", "What happened", tuple(blocks), short="Timeline")
+    return Section("timeline", "Timeline: what happened", tuple(blocks), short="Timeline")
 
 
 def _phases(material: Material) -> Block:
