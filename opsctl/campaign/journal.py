@@ -244,10 +244,10 @@ class Journal:
 
     def phase_state(self, run: str, host: str, ordinal: int, state: State, reason: str = "") -> None:
         """Move a phase to a state; its start and end times follow from it."""
-        column = "ended" if state.final else "started"
+        stamp = "ended=?" if state.final else "started=COALESCE(started, ?)"
         self._write(
             f"phase {state}",
-            f"UPDATE phases SET state=?, reason=?, {column}=? WHERE run=? AND host=? AND ordinal=?",  # noqa: S608 - one of two fixed names
+            f"UPDATE phases SET state=?, reason=?, {stamp} WHERE run=? AND host=? AND ordinal=?",  # noqa: S608 - one of two fixed names
             (state, redact_value(reason), now(), run, host, ordinal),
         )
 

@@ -96,7 +96,11 @@ def _clear_the_way(b: Borrowing, *, kill_foreign: bool) -> None:
         with b.change("stop", "opsctl.slice"):
             b.systemd().stop("opsctl.slice", deadline=b.call("stop of opsctl.slice", b.production.stop.limit))
 
+    if b.serving not in {None, b.production.name}:
+        b.say("service.stopping", f"stopping {b.serving}, by its slice", service=b.serving)
+        b.holds(b.serving, "stopping")
     b.persist("stop of opsctl.slice", stop_slice)
+    b.holds(None, "nobody")
     if not status.stopped:
         swap.take_down(b, b.production)
     b.serving = None
