@@ -7,6 +7,7 @@ with the token) is what makes this safe; the look is what makes it polite.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,7 +52,8 @@ class Borrowing:
     """Variants that this run put on the host: service name -> unit."""
     phase: str = ""
     step: str = ""
-    _link_lost: bool = False
+    _lost_at: float | None = None
+    """When the link was lost, on the monotonic clock; None while it stands."""
 
     @property
     def name(self) -> str:
@@ -94,26 +96,40 @@ class Borrowing:
     def persist(self, what: str, action: Callable[[], T]) -> T:
         """Do something that may be done twice, through losses of the link for as long as the lease can hold.
 
-        Raises LeaseLost when the link came back and the token is gone, or the host was rebooted;
-        TransportLost when the link did not come back.
+        That time counts from the loss, once for all that is tried until the link is back. Raises LeaseLost when
+        the link came back and the token is gone, or the host was rebooted; TransportLost when it did not come back.
         """
-        deadline = Deadline(self.ttl + limits.LOST_LINK_GRACE, f"{what} on {self.name} through a lost link")
-        for attempt in retrying(TransportLost, deadline=deadline, first=0.5, longest=5.0):
+        if self._lost_at is None:
+            try:
+                return action()
+            except TransportLost as error:
+                self._note_loss(what, error)
+        outage = Deadline(self._outage_left(), f"{what} on {self.name} through a lost link")
+        for attempt in retrying(TransportLost, deadline=outage, first=0.5, longest=5.0):
             with attempt:
-                if self._link_lost:
+                if self._lost_at is not None:
                     self._relink()
                 try:
                     return action()
                 except TransportLost as error:
-                    if not self._link_lost:
-                        self._link_lost = True
-                        self.say("host.lost", f"the link to {self.name} is lost: {error}; trying again", what=what)
+                    self._note_loss(what, error)
                     raise
         raise AssertionError  # unreachable: retrying either returns, or raises the last error
 
+    def _note_loss(self, what: str, error: TransportLost) -> None:
+        self._lost_at = time.monotonic()
+        self.say("host.lost", f"the link to {self.name} is lost: {error}; trying again", what=what)
+
+    def _outage_left(self) -> float:
+        """Return the seconds for which a lost link is still waited for."""
+        since = time.monotonic() - (self._lost_at or time.monotonic())
+        return max(0.0, self.ttl + limits.LOST_LINK_GRACE - since)
+
     def _relink(self) -> None:
+        # Where the outage has lasted too long already, one short try tells a person more than none.
+        patience = min(limits.CONNECT, max(limits.LAST_TRY, self._outage_left()))
         try:
-            self.host.reconnect(deadline=self.call("reconnect", limits.CONNECT))
+            self.host.reconnect(deadline=self.call("reconnect", patience))
         except HostUnreachable as error:
             # A host that boots refuses connections for a while: as good a reason to try again as silence.
             raise TransportLost(error.message, seen=error.seen, where=error.where, hint=error.hint) from error
@@ -125,7 +141,7 @@ class Borrowing:
                 hint=f"the guard restores production at boot; opsctl status {self.run}",
             ) from error
         self.heartbeat.check()
-        self._link_lost = False
+        self._lost_at = None
         self.say("host.back", f"the link to {self.name} is back")
 
     def holds(self, holder: str | None, role: str) -> None:

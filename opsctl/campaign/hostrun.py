@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from opsctl.campaign import limits, restore, variantunits
@@ -16,7 +17,7 @@ from opsctl.campaign.preparing import Prepared, lease_terms
 from opsctl.campaign.steps import stop_stage
 from opsctl.campaign.watching import watch_guard
 from opsctl.deadline import Deadline
-from opsctl.errors import ExitCode, LeaseLost, OpsctlError, as_defect
+from opsctl.errors import ExitCode, HostError, JournalError, LeaseLost, OpsctlError, as_defect
 from opsctl.host.guard import control
 from opsctl.host.guard.control import Lease
 from opsctl.host.protocol import Host
@@ -37,18 +38,26 @@ class HostOutcome:
 def arm(prepared: Prepared, recorder: Recorder, ttl: float) -> Lease:
     """Put the guard in place and arm the lease: from here on production comes back whatever happens to us.
 
-    Raises NotGuardable, HostHeld, HostError. Nothing of production was touched.
+    Raises NotGuardable, HostHeld, HostError, JournalError. Nothing of production was touched.
     """
     host = prepared.host
     with recorder.journal.mutation(recorder.run, host.name, "install guard", host.name):
         control.install(host, deadline=Deadline(limits.UNIT_JOB, f"installation of the guard on {host.name}"))
-    with recorder.journal.mutation(recorder.run, host.name, "arm", prepared.production.unit):
-        lease = control.arm(
-            host,
-            lease_terms(prepared, recorder.run, ttl),
-            deadline=Deadline(limits.UNIT_JOB, f"arming on {host.name}"),
-        )
-    recorder.journal.update_host(recorder.run, host.name, token=lease.token)
+    lease: Lease | None = None
+    try:
+        with recorder.journal.mutation(recorder.run, host.name, "arm", prepared.production.unit):
+            lease = control.arm(
+                host,
+                lease_terms(prepared, recorder.run, ttl),
+                deadline=Deadline(limits.UNIT_JOB, f"arming on {host.name}"),
+            )
+        recorder.journal.update_host(recorder.run, host.name, token=lease.token)
+    except JournalError:
+        # What cannot be recorded must not be begun: the host is not left held by a run that ends here.
+        if lease is not None:
+            with suppress(HostError):
+                disarm(prepared, lease, recorder)
+        raise
     recorder.say(
         "lease.armed",
         f"lease {lease.token} armed on {host.name}: the guard restores {prepared.production.unit} "

@@ -51,6 +51,7 @@ def await_rest(
 ) -> Outcome:
     """Wait until all is at rest, and hold what is seen against the promise."""
     allowed = fault.armed if state.armed else fault.unarmed
+    allowed |= fault.untouched if state.untouched else frozenset()
     code = _wait_for_end(bench, controller, fault)
     serving_at_exit = bench.answers()
     left = max(1.0, fault.bound - (time.monotonic() - began))

@@ -7,8 +7,10 @@ so is the same in every cell (``cell.py``); which exit statuses are true depends
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tests.faults.bench import BOUND, CAMPAIGN, LOAD, STOP, TTL, Bench, Controller, fill, until
@@ -23,13 +25,15 @@ class StateOf:
     name: str
     edge: str
     armed: bool = True
+    untouched: bool = False
+    """Whether the lease was armed a moment ago, and nothing else was done."""
     down: bool = False
     """Whether production is down then."""
 
 
 STATES = (
     StateOf("before arm", "mutation install guard before#1", armed=False),
-    StateOf("armed", "mutation arm after#1"),
+    StateOf("armed", "mutation arm after#1", untouched=True),
     StateOf("stage on production (command)", "mutation start stage after#1"),
     StateOf("stopping production", "mutation stop before#1"),
     StateOf("stopped", "mutation stop after#1", down=True),
@@ -51,6 +55,8 @@ class Fault:
     strike: Callable[[Bench, Controller], None]
     unarmed: frozenset[int]
     armed: frozenset[int]
+    untouched: frozenset[int] = frozenset()
+    """Also true where the host was armed and production not yet touched."""
     bound: float = BOUND
     """Seconds from the strike within which production answers, and nobody holds the host."""
     clock: bool = False
@@ -146,6 +152,9 @@ def second_controller(bench: Bench, controller: Controller) -> None:
         assert late.wait(CAMPAIGN * 2) == VERIFIED, late.tail()
         return
     refused = other.run()
+    # The first stays frozen meanwhile, lest it be at its end before the second has looked; but not for a lease's time.
+    with suppress(subprocess.TimeoutExpired):
+        refused.process.wait(TTL / 2)
     controller.thaw()
     assert refused.wait(60) == HELD, refused.tail()
     assert "is held by" in refused.tail()
@@ -184,7 +193,7 @@ FAULTS = (
     ),
     Fault(
         "disk full at the controller", fill_the_controller, frozenset({FAILED, UNFIT}), frozenset({VERIFIED, FAILED}),
-        bound=BOUND + CAMPAIGN, small_disk=True,
+        untouched=frozenset({UNFIT}), bound=BOUND + CAMPAIGN, small_disk=True,
     ),
     Fault(
         "a second controller", second_controller, frozenset({HELD}), frozenset({VERIFIED}), bound=BOUND + 2 * CAMPAIGN,
