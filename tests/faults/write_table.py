@@ -1,4 +1,4 @@
-"""Write docs/faults.md from what the cells kept: ``python -m tests.faults.write_table OUTCOMES SECONDS JOBS``."""
+"""Write docs/faults.md from what the cells kept: ``python -m tests.faults.write_table OUTCOMES FIRST SECONDS JOBS``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ seconds from the fault until all was at rest. **FAILED** is a broken promise, *n
 
 def main() -> int:
     """Write the page; return 1 when a cell did not hold."""
-    folder, seconds, jobs = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    folder, first, seconds, jobs = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
     outcomes = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     by_cell = {(one["state"], one["fault"]): one for one in outcomes}
     failed = failures(folder)
@@ -56,6 +56,13 @@ def main() -> int:
     lines += [f"| {state} | {fault} | {why} |" for (state, fault), why in SENSELESS.items()]
     if failed:
         lines += ["", "## Cells that did not hold", "", *(f"- {name}" for name in failed)]
+    if again := failures(first):
+        lines += [
+            "",
+            "## Cells that failed beside others, and were tried once more alone",
+            "",
+            *(f"- {name}" for name in again),
+        ]
     lines += [
         "", "Beside the table: `python benchmarks/chaos.py --edges` strikes at *every* commit to the journal and every",
         "mutation of the host, and `tests/guard/` shows the guard alone through power cuts, full and read-only disks,",
