@@ -120,6 +120,8 @@ def _complete() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run opsctl and exit with the code that design promises."""
+    # pydantic would read the metadata of every installed package to find plugins, none of which is ours.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     arguments = sys.argv[1:] if argv is None else argv
     command = next((word for word in arguments if not word.startswith("-")), None)
     try:

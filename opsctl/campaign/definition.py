@@ -11,8 +11,8 @@ from typing import Any, Literal
 from opsctl.errors import UnfitError
 from opsctl.playbook.inventory import LoadedInventory, load_inventory
 from opsctl.playbook.loading import LoadedPlaybook, find_playbook, load_playbooks
+from opsctl.playbook.models import NOTHING
 from opsctl.playbook.resolved import ResolvedService
-from opsctl.playbook.steps import NOTHING
 
 IfDown = Literal["refuse", "restore", "leave"]
 

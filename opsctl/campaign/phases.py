@@ -14,8 +14,8 @@ from opsctl.campaign import swap
 from opsctl.campaign.borrowing import Borrowing
 from opsctl.campaign.steps import PlannedStep, failed_whole, run_step
 from opsctl.errors import Interrupted, NotReady, OpsctlError
+from opsctl.playbook.models import NOTHING
 from opsctl.playbook.resolved import ResolvedService
-from opsctl.playbook.steps import NOTHING
 from opsctl.results import State, StepResult
 from opsctl.serving.loads import LoadHistory
 

@@ -15,8 +15,9 @@ from opsctl.campaign.steps import PlannedStep, step_slug
 from opsctl.deadline import Deadline
 from opsctl.host.protocol import Host
 from opsctl.playbook.hashing import content_hash
+from opsctl.playbook.models import NOTHING
 from opsctl.playbook.resolved import ResolvedService
-from opsctl.playbook.steps import NOTHING, Playbook, Step
+from opsctl.playbook.steps import Playbook, Step
 from opsctl.results import State, StepResult
 from opsctl.stages import STAGE_BY_NAME
 from opsctl.stages.base import StageContext

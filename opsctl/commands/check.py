@@ -60,7 +60,6 @@ def check(
 
 def _rows(loaded: LoadedInventory, name: str, units: list[str], settle: float) -> list[dict[str, Any]]:
     """Return one row a unit of one host, in the order asked for."""
-    import importlib
     import time
     from concurrent.futures import ThreadPoolExecutor
 
@@ -69,10 +68,7 @@ def _rows(loaded: LoadedInventory, name: str, units: list[str], settle: float) -
 
     named = units or [service.unit for service in loaded.services_of(name)]
     idle = set() if units else {service.unit for service in loaded.services_of(name) if service.is_variant}
-    with ThreadPoolExecutor(1) as pool:
-        # GLib loads while the handshake waits for the host.
-        pool.submit(importlib.import_module, "opsctl.host.systemd")
-        host = connect(name, loaded.host(name), deadline=Deadline(_CONNECT, f"connection to {name}"))
+    host = connect(name, loaded.host(name), deadline=Deadline(_CONNECT, f"connection to {name}"))
 
     def read() -> list[UnitStatus]:
         systemd = host.systemd()

@@ -42,7 +42,7 @@ def complete_playbook(_context: Any, _parameter: Any, incomplete: str) -> list[s
 
 def complete_host(context: Any, _parameter: Any, incomplete: str) -> list[str]:
     """Return hosts and groups of the inventory that was typed with -i, else of the one here."""
-    from opsctl.playbook import load_inventory
+    from opsctl.playbook.inventory import load_inventory
 
     given = (getattr(context, "params", None) or {}).get("inventory")
     with contextlib.suppress(OpsctlError):

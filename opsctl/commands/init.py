@@ -62,7 +62,7 @@ def init(
         )
     from opsctl.deadline import Deadline
     from opsctl.host import connect
-    from opsctl.playbook import load_inventory
+    from opsctl.playbook.inventory import load_inventory
     from opsctl.serving.discovery import discover
 
     entry = _entry(address, user, port, identity_file, known_hosts, scope, become=become)

@@ -93,7 +93,7 @@ def _what(playbook: str, inventory: Path, name: str | None) -> dict[str, Any]:
     """Return a schedule's fields about what it runs, and as whom."""
     import getpass
 
-    from opsctl.playbook import find_playbook
+    from opsctl.playbook.loading import find_playbook
     from opsctl.schedule.plans import checked_name, name_for
 
     found = find_playbook(playbook)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opsctl.errors import DefinitionError, ExitCode, Problem
-from opsctl.playbook import LoadedInventory, LoadedPlaybook, find_playbook, load_inventory, load_playbooks
+from opsctl.playbook.inventory import LoadedInventory, load_inventory
+from opsctl.playbook.loading import LoadedPlaybook, find_playbook, load_playbooks
 
 if TYPE_CHECKING:
     from opsctl.plan import Line

@@ -7,10 +7,12 @@ The local end is one of a socket pair, never a path: nobody else on the controll
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import socket
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,6 +42,10 @@ class Bridge(Protocol):
         """Whether the program, or the link to it, has ended."""
         ...
 
+    def listen(self) -> None:
+        """Pass on what the program has said on standard error so far."""
+        ...
+
     def end(self, seconds: float) -> BridgeEnd:
         """Wait at most ``seconds`` for its end and say how it was."""
         ...
@@ -49,12 +55,17 @@ class Bridge(Protocol):
         ...
 
 
+Hear = Callable[[str], str]
+"""Takes what a program said on standard error, and returns what of it is not its own."""
+
+
 class ChannelBridge:
     """Over an SSH channel, pumped by two threads: one a direction, both ended by ``close``."""
 
-    def __init__(self, channel: Any, where: str) -> None:
+    def __init__(self, channel: Any, where: str, hear: Hear) -> None:
         self._channel = channel
         self._where = where
+        self._hear = hear
         self._near, self._far = socket.socketpair()
         self._threads = [
             threading.Thread(target=self._upward, name=f"opsctl-bridge-up-{where}", daemon=True),
@@ -74,16 +85,23 @@ class ChannelBridge:
         return self._ended.is_set()
 
     def end(self, seconds: float) -> BridgeEnd:
-        """Wait for the end. stderr is read only here: a bridge writes there only what it dies of."""
+        """Wait for the end: beside the greeting, a bridge says on standard error only what it dies of."""
         self._ended.wait(seconds)
         status = None
         if self._channel.status_event.wait(seconds) and self._channel.exit_status >= 0:
             status = int(self._channel.exit_status)
-        stderr = b""
+        return BridgeEnd(status, self._hear(self._stderr()).strip())
+
+    def listen(self) -> None:
+        """Pass on what stands on standard error."""
+        self._hear(self._stderr())
+
+    def _stderr(self) -> str:
+        said = b""
         with contextlib.suppress(OSError):
-            while self._channel.recv_stderr_ready() and len(stderr) < _CHUNK:
-                stderr += self._channel.recv_stderr(_CHUNK)
-        return BridgeEnd(status, stderr.decode(errors="replace").strip())
+            while self._channel.recv_stderr_ready() and len(said) < _CHUNK:
+                said += self._channel.recv_stderr(_CHUNK)
+        return said.decode(errors="replace")
 
     def close(self) -> None:
         """End both directions and their threads."""
@@ -124,7 +142,8 @@ def ssh_lost_is_end(where: str) -> Any:
 class ProcessBridge:
     """A program on this machine: it holds the far end of the pair itself, so nothing needs pumping."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], hear: Hear) -> None:
+        self._hear = hear
         self._near, far = socket.socketpair()
         try:
             self._process = subprocess.Popen(
@@ -155,7 +174,13 @@ class ProcessBridge:
             _, stderr = self._process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             return BridgeEnd(None, "")
-        return BridgeEnd(self._process.returncode, (stderr or b"").decode(errors="replace").strip())
+        return BridgeEnd(self._process.returncode, self._hear((stderr or b"").decode(errors="replace")).strip())
+
+    def listen(self) -> None:
+        """Pass on what stands on standard error."""
+        pipe = self._process.stderr
+        if pipe is not None and select.select([pipe], [], [], 0)[0]:
+            self._hear(os.read(pipe.fileno(), _CHUNK).decode(errors="replace"))
 
     def close(self) -> None:
         """End the process."""

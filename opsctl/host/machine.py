@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import json
 import math
 import re
@@ -13,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from opsctl.deadline import Deadline
 from opsctl.errors import CommandFailed, HostRebooted, LeaseLost, PrivilegeMissing
-from opsctl.host import files, journal
-from opsctl.host.guard import STATE_DIR
+from opsctl.host import files, greeting, journal
+from opsctl.host.greeting import Greeting
+from opsctl.host.guard import STATE_DIR, guard_argv
 from opsctl.host.link import Ended, Link
 from opsctl.host.protocol import Completed, FileRecord, JournalBatch, Systemd
 from opsctl.host.quoting import show_argv
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 BRIDGE_LIMIT = 20.0
 """Seconds in which a bridge to systemd must stand."""
+GREETING_LIMIT = 15.0
+"""Seconds in which a host must say who it is."""
 _HOST_MARGIN = 5
 """Seconds after our own deadline at which the host ends a program that we no longer hear of."""
 _SUDO_REFUSED = re.compile(
@@ -36,11 +41,6 @@ _SUDO_REFUSED = re.compile(
     rb"|^Sorry, user .* (is not allowed|may not run)"
     rb"|sudo: (command )?not found|^env: .sudo.: No such file",
     re.MULTILINE,
-)
-# Who and what is there, in one round trip.
-_GREETING = (
-    'cat /proc/sys/kernel/random/boot_id; id -u; echo "${XDG_STATE_HOME:-${HOME:-/root}/.local/state}"; '
-    "test -d /run/systemd/system && echo systemd || echo none"
 )
 
 
@@ -54,18 +54,19 @@ class ConnectedHost:
         self._lock = threading.RLock()
         self._reading: BusSystemd | CommandSystemd | None = None
         self._fenced: dict[int, BusSystemd | CommandSystemd] = {}
-        self._uid = ""
         self._link = reach(deadline)
-        try:
-            self._greet(deadline)
-        except BaseException:
-            self._link.close()
-            raise
+        self._greeting = Greeting(name, self._ask)
+        self._boot_id = ""
 
-    def _greet(self, deadline: Deadline) -> None:
-        said = self.run(("sh", "-c", _GREETING), deadline=deadline, become=False).text.splitlines()
-        self._boot_id, self._uid, self._user_state, manager = said[-4:]
-        self.has_systemd = manager == "systemd"
+    def _ask(self, stdout: Callable[[bytes], object]) -> Ended:
+        deadline = Deadline(GREETING_LIMIT, f"a first word from {self.name}")
+        words = ("env", "LC_ALL=C.UTF-8", *_bounded(deadline), *greeting.ARGV)
+        return self._link.execute(words, deadline=deadline, stdout=stdout)
+
+    @property
+    def has_systemd(self) -> bool:
+        """Whether systemd is its init. Raises HostError where it cannot be asked."""
+        return self._greeting.result().manager == "systemd"
 
     @property
     def user_scope(self) -> bool:
@@ -75,20 +76,22 @@ class ConnectedHost:
     @property
     def state_dir(self) -> str:
         """Where opsctl keeps its things on the host. See ``Host.state_dir``."""
-        return f"{self._user_state}/opsctl" if self.user_scope else STATE_DIR
+        return f"{self._greeting.result().state}/opsctl" if self.user_scope else STATE_DIR
 
     @property
     def runtime_dir(self) -> str:
         """Folder of the login's own sockets: its user manager's bus lies there."""
-        return f"/run/user/{self._uid}"
+        return f"/run/user/{self._greeting.result().uid}"
 
     def boot_id(self, *, deadline: Deadline) -> str:
         """Return the boot_id as the host says it now."""
-        return self.run(("cat", "/proc/sys/kernel/random/boot_id"), deadline=deadline, become=False).text.strip()
+        said = self.run(("cat", "/proc/sys/kernel/random/boot_id"), deadline=deadline, become=False).text.strip()
+        self._boot_id = self._boot_id or said
+        return said
 
     def sudo(self, become: bool | None) -> bool:  # noqa: FBT001 - the protocol's own three-valued word
         """Whether sudo goes in front: as asked or as the inventory says, and never for root."""
-        return (self.entry.become if become is None else become) and self._uid != "0"
+        return (self.entry.become if become is None else become) and self._greeting.result().uid != "0"
 
     def on_bus(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return argv with what it needs to reach the bus of the host's scope."""
@@ -144,13 +147,12 @@ class ConnectedHost:
         The host ends the program too, a little after our deadline: a lost link leaves nothing running.
         """
         sudo = self.sudo(become)
-        limit = math.ceil(deadline.remaining()) + _HOST_MARGIN
         words = [
             "env",
             "LC_ALL=C.UTF-8",
             *([f"XDG_RUNTIME_DIR={self.runtime_dir}"] if self.user_scope else []),
             *(["sudo", "-n", "--"] if sudo else []),
-            *("timeout", "-k", "5", str(limit)),
+            *_bounded(deadline),
             *(["env", *(f"{name}={value}" for name, value in env.items())] if env else []),
             *argv,
         ]
@@ -225,13 +227,29 @@ class ConnectedHost:
 
     def _open_systemd(self, token: int | None) -> BusSystemd | CommandSystemd:
         """Return D-Bus over a bridge, or commands on the host where this machine has no GLib (not Linux)."""
-        try:
-            from opsctl.host.systemd import open_systemd  # noqa: PLC0415 - GLib takes 0.1 s
-        except ImportError:
+        if importlib.util.find_spec("gi") is None:
             from opsctl.host.systemctl import open_commands  # noqa: PLC0415 - seldom needed
 
             return open_commands(self, token=token)
-        return open_systemd(self, deadline=Deadline(BRIDGE_LIMIT, f"bridge to systemd on {self.name}"), token=token)
+        deadline = Deadline(BRIDGE_LIMIT, f"bridge to systemd on {self.name}")
+        # GLib takes a tenth of a second to load, and so does the host to log us in: beside each other.
+        loading = threading.Thread(target=importlib.import_module, args=("opsctl.host.systemd",), daemon=True)
+        loading.start()
+        bridge = self._link.open_bridge(self._bridge_argv(token), hear=self._greeting.hear, deadline=deadline)
+        loading.join()
+        from opsctl.host.systemd import open_systemd  # noqa: PLC0415 - loaded by now
+
+        return open_systemd(self, bridge, deadline=deadline, token=token)
+
+    def _bridge_argv(self, token: int | None) -> tuple[str, ...]:
+        """Return the program that joins its standard streams to the host's bus."""
+        if token is not None:
+            return self.on_bus(guard_argv(self.entry, "session", str(token)))
+        # --user would do for systemd 254; 252's reads that option and connects to the system bus all the same.
+        if self.user_scope:
+            return self.on_bus(("systemd-stdio-bridge", f"--bus-path=unix:path={self.runtime_dir}/bus"))
+        argv = self.on_bus(("systemd-stdio-bridge",))
+        return argv if self._greeting.known else greeting.carried_by(argv)
 
     def lease_lost(self, token: int, seen: str) -> LeaseLost:
         """Return the error for a bridge that the host has ended, or refused, for its token."""
@@ -243,17 +261,22 @@ class ConnectedHost:
         )
 
     def reconnect(self, *, deadline: Deadline) -> None:
-        """Make the link anew. Raises HostRebooted once after each reboot; the new link then stands."""
+        """Make the link anew. Raises HostRebooted once after each reboot; the new link then stands.
+
+        The boot before is known to whoever asked for ``boot_id`` or used systemd over the link that was lost.
+        """
         with self._lock:
-            before = self._boot_id
+            known = self._greeting.known
+            self._boot_id = before = known.boot_id if known else self._boot_id
             self._drop()
             self._link = self._reach(deadline)
-            self._greet(deadline)
-            if self._boot_id != before:
+            self._greeting = Greeting(self.name, self._ask)
+            self._boot_id = now = self._greeting.result().boot_id
+            if before and now != before:
                 raise HostRebooted(
                     f"{self.name} was rebooted",
                     wanted=f"boot_id {before}",
-                    seen=f"boot_id {self._boot_id}",
+                    seen=f"boot_id {now}",
                     where=self.name,
                     hint="what ran there is gone; a lease that was armed restores production by itself",
                 )
@@ -271,3 +294,8 @@ class ConnectedHost:
         self._reading = None
         self._fenced = {}
         self._link.close()
+
+
+def _bounded(deadline: Deadline) -> tuple[str, ...]:
+    """Return what goes before a program's argv, so that the host ends it where we no longer can."""
+    return ("timeout", "-k", "5", str(math.ceil(deadline.remaining()) + _HOST_MARGIN))

@@ -23,7 +23,6 @@ from opsctl.errors import HostError, JobFailed, LeaseLost, OpsctlError, UnfitErr
 from opsctl.host.border import bus_error, link_lost
 from opsctl.host.bridge import Bridge, BridgeEnd
 from opsctl.host.cutoff import cut_at
-from opsctl.host.guard import guard_argv
 from opsctl.host.protocol import JobOutcome, TransientUnit, UnitStatus
 from opsctl.host.units import dbus_typed, full_name, object_path, status_of, transient_properties
 
@@ -70,11 +69,33 @@ def _description(interface: str, methods: tuple[tuple[str, tuple[str, ...], tupl
 _ManagerProxy = _description(_MANAGER, _METHODS)
 
 
-def open_systemd(host: ConnectedHost, *, deadline: Deadline, token: int | None = None) -> BusSystemd:
-    """Open a bridge to the host's systemd: plain for reading, or in the session of a lease's token.
+def open_systemd(host: ConnectedHost, bridge: Bridge, *, deadline: Deadline, token: int | None = None) -> BusSystemd:
+    """Speak with the host's systemd over a bridge: plain for reading, or in the session of a lease's token.
 
-    Raises UnfitError where there is no systemd or no bridge, PrivilegeMissing, LeaseLost.
+    Raises UnfitError where there is no systemd or no bridge, PrivilegeMissing, LeaseLost. The bridge is then closed.
     """
+
+    def lost() -> OpsctlError:
+        return _why_lost(host, bridge, token)
+
+    try:
+        connection = _connected(host, bridge, deadline, token)
+        bridge.listen()
+        _require_systemd(host)
+    except BaseException:
+        bridge.close()
+        raise
+    return BusSystemd(connection, bridge, where=host.name, lost=lost)
+
+
+def _connected(host: ConnectedHost, bridge: Bridge, deadline: Deadline, token: int | None) -> Any:
+    try:
+        return _connection(bridge, deadline, host.name)
+    except GLib.Error as error:
+        raise _why_refused(host, bridge.end(2.0), token, str(error.message)) from error
+
+
+def _require_systemd(host: ConnectedHost) -> None:
     if not host.has_systemd:
         raise UnfitError(
             f"{host.name} does not run systemd",
@@ -83,33 +104,6 @@ def open_systemd(host: ConnectedHost, *, deadline: Deadline, token: int | None =
             where=host.name,
             hint="opsctl serves hosts whose services are systemd units",
         )
-    argv = bridge_argv(host, token)
-    bridge = host.link.open_bridge(argv, deadline=deadline)
-
-    def lost() -> OpsctlError:
-        return _why_lost(host, bridge, token)
-
-    try:
-        connection = _connection(bridge, deadline, host.name)
-    except GLib.Error as error:
-        end = bridge.end(2.0)
-        bridge.close()
-        raise _why_refused(host, end, token, str(error.message)) from error
-    except BaseException:
-        bridge.close()
-        raise
-    return BusSystemd(connection, bridge, where=host.name, lost=lost)
-
-
-def bridge_argv(host: ConnectedHost, token: int | None) -> tuple[str, ...]:
-    """Return the program that joins its standard streams to the host's bus."""
-    if token is not None:
-        words = guard_argv(host.entry, "session", str(token))
-    else:
-        # --user would do for systemd 254; 252's reads that option and connects to the system bus all the same.
-        path = [f"--bus-path=unix:path={host.runtime_dir}/bus"] if host.user_scope else []
-        words = ("systemd-stdio-bridge", *path)
-    return host.on_bus(words)
 
 
 def _connection(bridge: Bridge, deadline: Deadline, where: str) -> Any:
@@ -122,11 +116,12 @@ def _connection(bridge: Bridge, deadline: Deadline, where: str) -> Any:
 
 
 def _why_refused(host: ConnectedHost, end: BridgeEnd, token: int | None, seen: str) -> OpsctlError:
-    """Say why a bridge did not come to stand."""
+    """Say why a bridge did not come to stand. Raises UnfitError where that is because of the host's init."""
     if end.exit_status is None and not host.link.alive:
         return link_lost(host.name, seen)
     if host.sudo(None) and end.stderr.startswith("sudo:"):
         return host.sudo_refused(end.stderr)
+    _require_systemd(host)
     if token is not None and end.exit_status == _TOKEN_GONE:
         return host.lease_lost(token, end.stderr or seen)
     if token is not None:

@@ -168,13 +168,24 @@ class Lab:
             self.write_known_hosts()
             return
         with _machine_lock():
-            if network.labs().get(self.index) != self.folder:
-                return  # someone else took it down meanwhile, and the number may be another lab's by now
-            for folder in self._host_folders():
-                LabHost(folder.name, self.index, _number(folder), folder, HostSpec()).remove()
-            processes.end_group(self.index, None, Deadline(15, "end of the lab's processes"))
-            network.remove_bridge(self.index)
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._remove()
+
+    def reap(self) -> bool:
+        """Take it down if it is stale; return whether it was. One that is being made has no owner on disk yet."""
+        with _machine_lock():
+            stale = self.stale
+            if stale:
+                self._remove()
+            return stale
+
+    def _remove(self) -> None:
+        if network.labs().get(self.index) != self.folder:
+            return  # someone else took it down meanwhile, and the number may be another lab's by now
+        for folder in self._host_folders():
+            LabHost(folder.name, self.index, _number(folder), folder, HostSpec()).remove()
+        processes.end_group(self.index, None, Deadline(15, "end of the lab's processes"))
+        network.remove_bridge(self.index)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _host_folders(self) -> list[Path]:
         return [path for path in self.folder.glob("*") if path.is_dir() and _NAME.fullmatch(path.name)]
@@ -187,12 +198,7 @@ def all_labs() -> list[Lab]:
 
 def reap() -> list[Lab]:
     """Take down every stale lab and return them."""
-    gone = []
-    for lab in all_labs():
-        if lab.stale:
-            lab.down()
-            gone.append(lab)
-    return gone
+    return [lab for lab in all_labs() if lab.stale and lab.reap()]
 
 
 def _number(folder: Path) -> int:

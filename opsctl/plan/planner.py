@@ -34,8 +34,9 @@ from opsctl.plan.facts import HostFacts, IfDown, Seen
 from opsctl.plan.saving import saving_of
 from opsctl.playbook.hashing import content_hash
 from opsctl.playbook.inventory import LoadedInventory
+from opsctl.playbook.models import NOTHING
 from opsctl.playbook.resolved import ResolvedService
-from opsctl.playbook.steps import NOTHING, Phase, Playbook, Step
+from opsctl.playbook.steps import Phase, Playbook, Step
 from opsctl.results import Cell
 from opsctl.stages.base import StageContext
 

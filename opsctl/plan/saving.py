@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 
 from opsctl.plan.actions import Saving
-from opsctl.playbook.steps import NOTHING, Playbook
+from opsctl.playbook.models import NOTHING
+from opsctl.playbook.steps import Playbook
 
 
 def loads_in_order(serves: tuple[str, ...], productions: AbstractSet[str]) -> int:

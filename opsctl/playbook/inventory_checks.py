@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from opsctl.playbook.models import NOTHING
 from opsctl.playbook.nearest import suggestion
 from opsctl.playbook.problems import Findings
 from opsctl.playbook.source import Key
-from opsctl.playbook.steps import NOTHING
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\-]+(?:@[A-Za-z0-9:_.\\-]+)?")

@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from opsctl.quantities import Duration
 
+NOTHING = "nothing"
+"""What `serve:` calls free GPUs; no service may have this name."""
+
 
 def kebab(name: str) -> str:
     """Return the YAML spelling of a field."""

@@ -12,12 +12,12 @@ from typing import Any
 
 from opsctl.errors import UnfitError
 from opsctl.playbook.inventory import LoadedInventory
+from opsctl.playbook.models import NOTHING
 from opsctl.playbook.nearest import suggestion
 from opsctl.playbook.problems import Findings
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.playbook.source import Key
 from opsctl.playbook.steps import (
-    NOTHING,
     SHORTEST_TTL,
     STAGE_OF,
     Collectives,

@@ -9,7 +9,6 @@ from pydantic import Field
 from opsctl.playbook.models import Model
 from opsctl.quantities import Duration, Size
 
-NOTHING = "nothing"
 SHORTEST_TTL = 10.0
 """Seconds. A renewal may take a tenth of the ttl, and less than a second for it is too little."""
 

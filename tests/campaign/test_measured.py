@@ -7,7 +7,7 @@ import pytest
 
 from opsctl.campaign import measured
 from opsctl.campaign.journal import Journal
-from opsctl.playbook import content_hash
+from opsctl.playbook.hashing import content_hash
 from opsctl.playbook.steps import Gemm
 from opsctl.results import State, StepResult
 

@@ -10,7 +10,7 @@ import typer.testing
 from opsctl.cli import build_app
 from opsctl.commands.init import inventory_text
 from opsctl.errors import UnfitError
-from opsctl.playbook import load_inventory
+from opsctl.playbook.inventory import load_inventory
 from opsctl.playbook.models import Engine, HostEntry
 from opsctl.serving.discovery import FoundServer, HostFound
 from tests.commands.looking import units_of

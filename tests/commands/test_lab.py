@@ -13,7 +13,7 @@ import pytest
 
 from opsctl.errors import UnfitError
 from opsctl.lab.lab import Lab, check_machine
-from opsctl.playbook import load_inventory
+from opsctl.playbook.inventory import load_inventory
 from tests.labfixtures import MakeLabHost
 
 pytestmark = pytest.mark.lab

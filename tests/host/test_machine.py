@@ -197,7 +197,7 @@ def test_a_host_without_the_bridge_is_unfit(make_lab_host: MakeLabHost, reach: C
 
 def test_a_controller_without_glib_uses_commands(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(host, ConnectedHost)
-    monkeypatch.setitem(sys.modules, "opsctl.host.systemd", None)
+    monkeypatch.setitem(sys.modules, "gi", None)
     systemd = host._open_systemd(None)
     assert isinstance(systemd, CommandSystemd)
     assert systemd.status("ssh", deadline=limit()).active

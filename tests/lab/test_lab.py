@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from opsctl.errors import UnfitError
 from opsctl.lab import network, processes
-from opsctl.lab.lab import Lab, all_labs, reap
+from opsctl.lab.lab import Lab, _machine_lock, all_labs, reap
 
 pytestmark = pytest.mark.lab
 
@@ -80,7 +82,7 @@ def test_a_folder_that_the_overlay_cannot_take(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from opsctl.lab.lab import Lab
+from opsctl.lab.lab import _machine_lock, Lab
 from opsctl.lab import hosts
 if sys.argv[2] == "mid-boot":
     launch = hosts.LabHost._launch
@@ -102,6 +104,23 @@ def test_what_a_killed_owner_leaves_is_found_and_freed(tmp_path: Path, instant: 
     assert folder not in {known.folder for known in all_labs()}
     assert str(folder) not in mounts()
     assert not folder.exists()
+
+
+def test_a_lab_that_is_being_made_is_not_taken_for_stale(tmp_path: Path) -> None:
+    """Two test sessions begin at once: the other's bridge is there, and its owner is not yet written down."""
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        with _machine_lock():
+            index = network.make_bridge(folder)
+            reaped = pool.submit(reap)
+            with pytest.raises(TimeoutError):
+                reaped.result(1)
+            owner = processes.Process.of(os.getpid())
+            (folder / "lab.json").write_text(json.dumps({"index": index, "owner": [owner.pid, owner.started]}))
+        assert folder not in {gone.folder for gone in reaped.result(30)}
+    Lab.find(folder).down()
+    assert folder not in {known.folder for known in all_labs()}
 
 
 def test_a_lab_whose_owner_lives_is_left_alone(lab: Lab) -> None:

@@ -11,7 +11,9 @@ from opsctl.errors import StageError
 from opsctl.plan import Estimate, HostFacts, HostPlan, IfDown, Seen, document, lines_of, plan
 from opsctl.plan.actions import AwaitReady, Restore, RunStep, Stop, TakeOut
 from opsctl.plan.planner import cells_by_stage
-from opsctl.playbook import LoadedInventory, content_hash, load_inventory, load_playbooks
+from opsctl.playbook.hashing import content_hash
+from opsctl.playbook.inventory import LoadedInventory, load_inventory
+from opsctl.playbook.loading import load_playbooks
 from opsctl.playbook.steps import Gemm, Step
 from opsctl.results import Cell
 from opsctl.stages.base import StageContext

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 from opsctl.errors import DefinitionError
-from opsctl.playbook import LoadedInventory, load_inventory
+from opsctl.playbook.inventory import LoadedInventory, load_inventory
 
 INVENTORY = """
 hosts:

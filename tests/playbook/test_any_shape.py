@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opsctl.errors import DefinitionError
-from opsctl.playbook import LoadedInventory, LoadedPlaybook, load_inventory, load_playbooks
+from opsctl.playbook.inventory import LoadedInventory, load_inventory
+from opsctl.playbook.loading import LoadedPlaybook, load_playbooks
 from opsctl.playbook.source import parse_document
 from tests.playbook.files import INVENTORY, inventory_at
 from tests.playbook.test_loading import PLAYBOOK

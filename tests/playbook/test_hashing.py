@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opsctl.playbook import content_hash, load_playbook
+from opsctl.playbook.hashing import content_hash
+from opsctl.playbook.loading import load_playbook
 from opsctl.playbook.steps import Gemm, Profile
 from tests.playbook.files import inventory_at, write
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import DefinitionError, UnfitError
-from opsctl.playbook import load_inventory
+from opsctl.playbook.inventory import load_inventory
 from opsctl.playbook.models import Engine, Role
 from tests.playbook.files import INVENTORY, inventory_at, said
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import DefinitionError, UnfitError
-from opsctl.playbook import LoadedInventory, find_playbook, load_inventory, load_playbook, load_playbooks
-from opsctl.playbook.loading import playbook_hosts
+from opsctl.playbook.inventory import LoadedInventory, load_inventory
+from opsctl.playbook.loading import find_playbook, load_playbook, load_playbooks, playbook_hosts
 from opsctl.playbook.steps import Gemm, ServingBenchmark
 from tests.playbook.files import INVENTORY, inventory_at, said, write
 
