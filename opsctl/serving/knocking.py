@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -42,6 +42,13 @@ class Background(Generic[Reading]):
         if self._asked is None:
             self._asked = self._pool.submit(self._read)
         return self._take(0.0)
+
+    def pause(self, seconds: float) -> None:
+        """Wait at most so long: until the reading at work has ended, or the next is due."""
+        if self._asked is not None:
+            wait([self._asked], timeout=seconds)
+        else:
+            time.sleep(min(seconds, max(0.0, self._due - time.monotonic())))
 
     def _take(self, every: float) -> Reading:
         asked, self._asked = self._asked, None
@@ -92,6 +99,10 @@ class Knocker:
         not good, or when there were enough.
         """
         return self._background.collect(every)
+
+    def pause(self, seconds: float) -> None:
+        """Wait at most so long for a round to end."""
+        self._background.pause(seconds)
 
     def version(self) -> str | None:
         """Ask for the version, in the caller's own thread, once the server serves."""

@@ -101,10 +101,11 @@ class Load:
             self._check_stall()
             self._report()
             self._check_deadline()
-            time.sleep(TICK)
+            self._knocker.pause(TICK)
         self._parser.finish(self._now())
         self.seconds = max(0.0, self._now() - self._parser.started)
-        self.version = self._link.read(self._knocker.version, renewed=self._knocker.renew) or self._parser.state.version
+        said = self._parser.state.version
+        self.version = said or self._link.read(self._knocker.version, renewed=self._knocker.renew)
         self._on_progress(self._parser.state)
 
     def _look(self) -> bool:
@@ -257,7 +258,7 @@ class Load:
     def _patience(self) -> float:
         """Seconds between two knocks. Each refused one is a line in sshd's log, so few while the log says enough."""
         if self._eager:
-            return 0.1
+            return 0.05
         return 2.0 if self._logs_known else 0.4
 
     @property
