@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import resources
+from pkgutil import get_data
 
 from opsctl.errors import TraceError
 
@@ -77,8 +77,5 @@ def _first(table: Mapping[str, list[re.Pattern[str]]], name: str) -> str | None:
 @lru_cache(maxsize=1)
 def default_categories() -> Categories:
     """Return the tables that come with opsctl, also from inside a zipapp."""
-    here = resources.files("opsctl.trace")
-    tables = [
-        read_table((here / file).read_text(encoding="utf-8"), file) for file in ("categories.yml", "collectives.yml")
-    ]
-    return Categories(*tables)
+    files = ("categories.yml", "collectives.yml")
+    return Categories(*(read_table((get_data("opsctl.trace", file) or b"").decode(), file) for file in files))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from opsctl.trace.events import WINDOW_END, Columns, Message, Role, role_of
@@ -146,9 +146,13 @@ class Decoder:
         self.columns = columns
         self.ended = False
         self.tail = b""
-        self._strict = _strict_decoder(_Wanted(columns))
         self._lanes: dict[tuple[bytes, bytes], int] = {}
         self._collectives = lru_cache(maxsize=None)(collectives)
+
+    @cached_property
+    def _strict(self) -> Callable[[bytes], list[Any]]:
+        # A file in Kineto's own layout never needs it, and msgspec takes a while to load.
+        return _strict_decoder(_Wanted(self.columns))
 
     def decode(self, text: bytes) -> bytes:
         """Take the whole events of ``text``, which begins at an event; return what is left of it."""

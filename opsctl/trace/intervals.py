@@ -170,7 +170,8 @@ def _sweep(np: Any, run: Any, sums: _Tables) -> None:
     taken = np.zeros(len(moments), dtype=bool)
     edges = np.flatnonzero(np.diff(owners, prepend=-1))
     groups = owners[edges]
-    for index in np.unique(run.kind).tolist():
+    # (np.unique would load numpy.ma, which takes longer than a rank of 0.1 GB may.)
+    for index in np.flatnonzero(np.bincount(run.kind)).tolist():
         running = np.cumsum(np.where(which == index, change, 0)) > 0
         sums.union[groups, index] += np.add.reduceat(np.where(running, passed, 0), edges)
         sums.exclusive[groups, index] += np.add.reduceat(np.where(running & ~taken, passed, 0), edges)

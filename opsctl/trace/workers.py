@@ -18,6 +18,7 @@ from pathlib import Path
 import opsctl
 from opsctl.errors import DeadlineExceeded, TraceError
 from opsctl.trace.rank import RankResult, analyse_file
+from opsctl.trace.speedups import keep_freed_memory
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from opsctl.trace.workers import work; work(sys.argv[2])"
 _SECONDS_AT_LEAST = 120.0
@@ -86,6 +87,7 @@ def work(path: str) -> None:
 
 
 def _analysed(path: Path) -> RankResult:
+    keep_freed_memory()
     try:
         return analyse_file(path)
     except OSError as error:
