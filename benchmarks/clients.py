@@ -56,13 +56,19 @@ def paced_server(*, ttft: float, interval: float, core: int | None) -> Iterator[
 
 
 @contextmanager
-def vllm_server(*, limit: float = 900.0) -> Iterator[str]:
-    """Yield the URL of a real CPU vLLM that serves the tiny model. Raises RuntimeError when it does not come up."""
+def vllm_server(*, core: int | None = None, limit: float = 900.0) -> Iterator[str]:
+    """Yield the URL of a real CPU vLLM that serves the tiny model, on one core where one is given.
+
+    Raises RuntimeError when it does not come up.
+    """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     argv = [str(VLLM), "serve", str(TINY_MODEL), "--served-model-name", "tiny", "--port", str(port)]
     argv += ["--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "16", "--host", "127.0.0.1"]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    if core is not None:
+        argv = ["taskset", "-c", str(core), *argv]
+        environment |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": str(core)}
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(argv, stdout=log, stderr=log, env=environment)
         try:
