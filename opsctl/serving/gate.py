@@ -32,8 +32,8 @@ NAME_EVERY = 1.0
 IDLE_LEAST = 768.0
 IDLE_SHARE = 0.01
 """An idle GPU holds at most so many MiB, or this share of its memory: contexts of the driver and of monitors."""
-NEAR = 256.0
-"""MiB above a measured idle level that still count as idle."""
+STEADY = 64.0
+"""MiB by which a GPU's memory may differ between two samples that count as the same."""
 GRACE = 5.0
 """Seconds that a process may take to go by itself before it is killed."""
 FOREIGN_GRACE = 30.0
@@ -42,14 +42,6 @@ DIE_WITHIN = 15.0
 """Seconds that a killed process may take; the driver tears big mappings down slowly."""
 HANGS = 3
 """Readings in a row without an answer after which nvidia-smi counts as hanging."""
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """What the GPUs look like without any server of ours: MiB by GPU uuid, and processes that live beside it."""
-
-    memory: Mapping[str, float] = field(default_factory=dict)
-    neighbours: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -73,7 +65,6 @@ def await_gpus_free(
     ours: Sequence[str] = (),
     kill_foreign: bool = False,
     systemd: Systemd | None = None,
-    baseline: Baseline | None = None,
     cancelled: Callable[[], bool] = never,
 ) -> GateRecord:
     """Wait until every GPU is free. ``ours`` are globs of unit names; ``systemd`` is a fenced one, to kill with.
@@ -87,7 +78,6 @@ def await_gpus_free(
         ours=tuple(ours),
         kill_foreign=kill_foreign,
         systemd=systemd,
-        baseline=baseline or Baseline(),
     )
     while True:
         record = gate.look()
@@ -109,10 +99,9 @@ class _Gate:
         ours: tuple[str, ...],
         kill_foreign: bool,
         systemd: Systemd | None,
-        baseline: Baseline,
     ) -> None:
         self._host, self._limit, self._ours = host, limit, ours
-        self._kill_foreign, self._systemd, self._baseline = kill_foreign, systemd, baseline
+        self._kill_foreign, self._systemd = kill_foreign, systemd
         self._link = Link(host, deadline=limit)
         self._began = time.monotonic()
         self._name_due = Every()
@@ -175,7 +164,7 @@ class _Gate:
         return "see nvidia-smi and dmesg on the host; memory without a process needs a reset of the GPU or a reboot"
 
     def _leftovers(self) -> tuple[GpuProcess, ...]:
-        listed = [process for process in self._reading.processes if process.pid not in self._baseline.neighbours]
+        listed = self._reading.processes
         named = identify(self._host, listed, deadline=self._limit)
         # A pid that /proc does not show lives in another pid namespace: it still holds the GPU.
         shown = {process.pid for process in named}
@@ -191,8 +180,6 @@ class _Gate:
         for gpu in self._reading.gpus:
             total, used = gpu.number("memory.total") or 0.0, gpu.memory_used
             idle = max(IDLE_LEAST, IDLE_SHARE * total)
-            if gpu.uuid in self._baseline.memory:
-                idle = self._baseline.memory[gpu.uuid] + NEAR
             if used is None or used > idle:
                 held.append((gpu.index, used if used is not None else total))
         return held
@@ -201,7 +188,7 @@ class _Gate:
         """Return whether this sample shows memory at its idle level, no different from the last one."""
         memory = {gpu.uuid: gpu.memory_used or 0.0 for gpu in self._reading.gpus}
         before, self._last_memory = self._last_memory, memory
-        steady = not before or all(abs(used - before.get(uuid, used)) < NEAR / 4 for uuid, used in memory.items())
+        steady = not before or all(abs(used - before.get(uuid, used)) < STEADY for uuid, used in memory.items())
         return steady and not self._held()
 
     def _is_ours(self, process: GpuProcess) -> bool:

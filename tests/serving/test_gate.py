@@ -14,8 +14,7 @@ from opsctl.lab.spec import HostSpec
 from opsctl.lab.standin.gpus import GpuConfig
 from opsctl.lab.units import Standin, environment_files, gpu_files
 from opsctl.serving import gate
-from opsctl.serving.gate import Baseline, await_gpus_free
-from opsctl.serving.gpus import read_gpus
+from opsctl.serving.gate import await_gpus_free
 from tests.serving.conftest import limit
 
 pytestmark = pytest.mark.lab
@@ -101,19 +100,6 @@ def test_kill_foreign_kills_the_process_alone(
     record = await_gpus_free(host, limit=limit(60), ours=OURS, kill_foreign=True, systemd=host.systemd())
     assert record.free is True
     assert record.killed[0].unit == "somebody-elses.service"
-
-
-def test_a_neighbour_that_was_there_before_is_no_leftover(
-    fresh_lab_host: LabHost, host: Host, standin_unit: Callable[..., None]
-) -> None:
-    standin_unit(fresh_lab_host, Standin(unit="neighbour", tensor_parallel=1))
-    before = read_gpus(host, deadline=limit())
-    baseline = Baseline(
-        memory={gpu.uuid: gpu.memory_used or 0.0 for gpu in before.gpus},
-        neighbours=frozenset(process.pid for process in before.processes),
-    )
-    record = await_gpus_free(host, limit=limit(30), ours=OURS, systemd=host.systemd(), baseline=baseline)
-    assert record.free is True
 
 
 def test_memory_without_a_process_is_not_free(idle_host: LabHost, host: Host) -> None:
