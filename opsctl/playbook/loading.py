@@ -74,15 +74,6 @@ def load_playbook(
     return _load(read_document(Path(path)), inventory, host, tuple(overrides))
 
 
-def playbook_hosts(path: Path | str, inventory: LoadedInventory) -> tuple[str, ...]:
-    """Return the hosts that a playbook is for, sorted. Raises DefinitionError with all that is wrong with it."""
-    document = read_document(Path(path))
-    hosts = named_hosts(document.data, inventory)
-    if not hosts:
-        _load(document, inventory, None, ())
-    return hosts
-
-
 def load_playbooks(path: Path | str, inventory: LoadedInventory, overrides: Iterable[str] = ()) -> LoadedPlaybook:
     """Load a playbook for all of its hosts. Raises DefinitionError with the problems of all of them, once each."""
     path, overrides = Path(path), tuple(overrides)

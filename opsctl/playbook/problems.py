@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from opsctl.errors import DefinitionError, Problem
+from opsctl.errors import Problem
 from opsctl.playbook.nearest import suggestion
 from opsctl.playbook.source import Document, Key, kind_of
 
@@ -80,11 +80,6 @@ class Findings:
             for key, message, on_key in _explained(error, model, at):
                 self.add(key, message, on_key=on_key)
             return None
-
-    def raise_if_any(self) -> None:
-        """Raise DefinitionError when there is a problem."""
-        if self.problems:
-            raise DefinitionError(self.problems)
 
     def _origin(self, key: Key) -> str:
         for length in range(len(key), 0, -1):

@@ -1,4 +1,4 @@
-"""What differs between vLLM and SGLang, and between their versions: the profiler's switch, routes, metrics.
+"""How a server's profiler is switched on: by engine and version.
 
 From the releases' own sources: vLLM up to 0.12 knows only the environment, 0.13 and 0.14 know both, from 0.16
 on there is only ``--profiler-config`` (with the environment alone the routes answer 404). A development build
@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from opsctl.deadline import Deadline
 from opsctl.errors import DeadlineExceeded, UnfitError
@@ -38,82 +38,6 @@ class ProfilerSwitch:
     env: Mapping[str, str] = field(default_factory=dict)
     how: str = ""
     """In words, for the person and the report."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """One HTTP request, by path and JSON body."""
-
-    method: str
-    path: str
-    body: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class EngineTraits:
-    """Routes and names of one kind of server."""
-
-    engine: Engine
-    health: str
-    """Answers 200 while the server is up; vLLM's is 200 with dead workers, too."""
-    generates_on_health: bool
-    version_path: str
-    metrics: Mapping[str, str]
-    """Our name of a metric: its name in /metrics."""
-    start_profile: str = "/start_profile"
-    stop_profile: str = "/stop_profile"
-
-    def start_request(self, trace_dir: str) -> Request:
-        """Return the request that starts the profiler."""
-        if self.engine is Engine.SGLANG:
-            body = {
-                "output_dir": trace_dir,
-                "activities": ["CPU", "GPU"],
-                "with_stack": False,
-                "record_shapes": False,
-            }
-            return Request("POST", self.start_profile, body)
-        return Request("POST", self.start_profile)
-
-    def stop_request(self) -> Request:
-        """Return the request that stops it; the server sets no limit to it, and 20 minutes were seen."""
-        return Request("POST", self.stop_profile)
-
-
-_VLLM_METRICS = {
-    "ttft": "vllm:time_to_first_token_seconds",
-    "itl": "vllm:inter_token_latency_seconds",
-    "e2el": "vllm:e2e_request_latency_seconds",
-    "running": "vllm:num_requests_running",
-    "waiting": "vllm:num_requests_waiting",
-    "generated": "vllm:generation_tokens_total",
-    "prompted": "vllm:prompt_tokens_total",
-    "cache queries": "vllm:prefix_cache_queries_total",
-    "cache hits": "vllm:prefix_cache_hits_total",
-    "kv cache": "vllm:kv_cache_usage_perc",
-}
-_SGLANG_METRICS = {
-    "ttft": "sglang:time_to_first_token_seconds",
-    "itl": "sglang:inter_token_latency_seconds",
-    "e2el": "sglang:e2e_request_latency_seconds",
-    "running": "sglang:num_running_reqs",
-    "waiting": "sglang:num_queue_reqs",
-    "generated": "sglang:generation_tokens_total",
-    "prompted": "sglang:prompt_tokens_total",
-    "cache hits": "sglang:cached_tokens_total",
-    "kv cache": "sglang:token_usage",
-}
-
-
-def for_engine(engine: Engine, version: str | None = None) -> EngineTraits:
-    """Return what is so of an engine in a version."""
-    if engine is Engine.SGLANG:
-        return EngineTraits(engine, "/health_generate", True, "/get_server_info", _SGLANG_METRICS)
-    metrics = dict(_VLLM_METRICS)
-    release = release_of(version)
-    if release is not None and release < (0, 20):
-        metrics["itl"] = "vllm:time_per_output_token_seconds"
-    return EngineTraits(engine, "/health", False, "/version", metrics)
 
 
 def release_of(version: str | None) -> tuple[int, ...] | None:

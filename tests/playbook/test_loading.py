@@ -6,7 +6,7 @@ import pytest
 
 from opsctl.errors import DefinitionError, UnfitError
 from opsctl.playbook.inventory import LoadedInventory, load_inventory
-from opsctl.playbook.loading import find_playbook, load_playbook, load_playbooks, playbook_hosts
+from opsctl.playbook.loading import find_playbook, load_playbook, load_playbooks
 from opsctl.playbook.steps import Gemm, ServingBenchmark
 from tests.playbook.files import INVENTORY, inventory_at, said, write
 
@@ -177,12 +177,6 @@ def test_a_host_without_production_cannot_be_borrowed(tmp_path: Path) -> None:
     loaded = inventory_at(tmp_path, INVENTORY.replace("gpu2: {}", "gpu2: {}\n  bare: {}"))
     found = problems_of(tmp_path, loaded, PLAYBOOK.replace("hosts: kimi", "hosts: bare"))
     assert any("host `bare` has no production service" in line for line in found)
-
-
-def test_the_hosts_of_a_playbook(tmp_path: Path, inventory: LoadedInventory) -> None:
-    assert playbook_hosts(write(tmp_path, "p.yml", PLAYBOOK), inventory) == ("gpu1", "gpu2")
-    with pytest.raises(DefinitionError, match="1 problem"):
-        playbook_hosts(write(tmp_path, "q.yml", PLAYBOOK.replace("hosts: kimi", "hosts: no")), inventory)
 
 
 def test_a_playbook_is_sought_here_and_then_in_playbooks(tmp_path: Path) -> None:

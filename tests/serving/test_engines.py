@@ -12,7 +12,7 @@ from opsctl.host.protocol import Host
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.units import environment_files
 from opsctl.playbook.models import Engine
-from opsctl.serving.engines import ask_binary, for_engine, profiler_switch, release_of, switch_profiler
+from opsctl.serving.engines import ask_binary, profiler_switch, release_of, switch_profiler
 from tests.serving.conftest import limit
 
 
@@ -69,28 +69,8 @@ def test_a_guess_is_refused() -> None:
         switch_profiler(Engine.VLLM, "unsure", "/var/t", version="0.15.0")
 
 
-def test_sglang_is_told_by_the_request() -> None:
-    traits = for_engine(Engine.SGLANG)
-    request = traits.start_request("/var/t")
-    assert request.body is not None
-    assert (request.path, request.body["output_dir"], request.body["with_stack"]) == ("/start_profile", "/var/t", False)
-    assert traits.generates_on_health
+def test_sglang_is_told_by_the_environment_and_the_request() -> None:
     assert "SGLANG_TORCH_PROFILER_DIR" in switch_profiler(Engine.SGLANG, "environment", "/var/t", version=None).env
-
-
-@pytest.mark.parametrize(
-    ("version", "name"),
-    [
-        ("0.19.9", "vllm:time_per_output_token_seconds"),
-        ("0.20.0", "vllm:inter_token_latency_seconds"),
-        (None, "vllm:inter_token_latency_seconds"),
-    ],
-)
-def test_metrics_change_their_names(version: str | None, name: str) -> None:
-    traits = for_engine(Engine.VLLM, version)
-    assert traits.metrics["itl"] == name
-    assert traits.start_request("/x").body is None
-    assert not traits.generates_on_health
 
 
 @pytest.mark.lab
