@@ -302,6 +302,7 @@ def main() -> int:
             for number, one in enumerate(pool.map(chaos.strike, strikes), 1):
                 seen.append(one)
                 word = "lost" if one.lost else "stale" if one.stale else one.trouble[:80] or f"{one.restore_seconds} s"
+                word += " NOT RESUMED" if one.resumed is False else ""
                 print(
                     f"{number}/{len(strikes)} {one.strike.mode} {one.strike.edge or one.strike.after}: {word}",
                     file=sys.stderr,

@@ -11,7 +11,7 @@ from opsctl.commands.run import conclude, open_sinks
 
 
 def resume(
-    run: Annotated[str, typer.Argument(help="Run, or its beginning.")],
+    run: Annotated[str | None, typer.Argument(help="Run, or its beginning; default: the newest.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Write events as JSON Lines.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")] = False,
 ) -> None:
@@ -21,6 +21,8 @@ def resume(
     guard has restored production meanwhile, the phase starts anew.
 
     [bold]Examples[/bold]
+
+      opsctl resume
 
       opsctl resume 20261201-0245
     """
