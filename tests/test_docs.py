@@ -155,3 +155,41 @@ def test_what_is_marked_as_run_runs_in_order(tmp_path: Path) -> None:
     finally:
         opsctl("lab", "down")
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(900)
+def test_the_walk_through_a_crash(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "recovery.md").read_text()
+    (walk,) = [fence["body"] for fence in _FENCE.finditer(page) if fence["mark"] == "run walk"]
+    folder = Path(tempfile.mkdtemp(prefix="opsctl-walk-"))
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "opsctl").write_text(f'#!/bin/sh\nexec {sys.executable} -m opsctl "$@"\n')
+    (programs / "opsctl").chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "OPSCTL_LAB": str(folder),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+    script = walk.replace("LAB_INVENTORY", str(folder / "inventory.yml")).replace(
+        "run profile", f"run {ROOT}/playbooks/profile"
+    )
+    try:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=800,
+            check=False,
+        )
+    finally:
+        subprocess.run([str(programs / "opsctl"), "lab", "down"], env=environment, capture_output=True, check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    died, now, back = (done.stdout.find(words) for words in ("controller died", "does NOT serve", "back and verified"))
+    assert 0 <= died < now < back, done.stdout[-3000:]
