@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.lab import Lab
-from tests.faults.bench import BOUND, PROFILER, Bench, Controller, standin, until
+from tests.faults.bench import BOUND, LOOK_EVERY, PROFILER, Bench, Controller, standin, until
 
 WHOLE = 240.0
 """The longest that a campaign may take on a busy machine."""
@@ -86,7 +86,7 @@ class Chaos:
         bench = Bench(host, self.folder / f"run{self.count}", standin(load_seconds=1.0))
         bench.folder.mkdir()
         try:
-            until(bench.at_rest, BOUND, f"{host.name} at rest")
+            until(bench.at_rest, BOUND, f"{host.name} at rest", every=LOOK_EVERY)
             yield bench
         finally:
             self.hosts.put(host)
@@ -145,7 +145,13 @@ class Chaos:
 
     def _await_rest(self, bench: Bench, controller: Controller, seen: Seen) -> float:
         try:
-            return until(bench.at_rest, BOUND, "production's return", lambda: f"{bench.lease()}\n{controller.tail()}")
+            return until(
+                bench.at_rest,
+                BOUND,
+                "production's return",
+                lambda: f"{bench.lease()}\n{controller.tail()}",
+                every=LOOK_EVERY,
+            )
         except AssertionError:
             seen.lost = True
             raise
@@ -204,8 +210,14 @@ def journal_lost(bench: Bench) -> int:
 
 def has_run(bench: Bench) -> bool:
     """Whether the journal knows of a run that did not end verified."""
-    rows = bench.document("runs") if (bench.state / "opsctl" / "journal.sqlite").exists() else []
-    return bool(rows) and rows[0].get("outcome") != "verified"
+    path = bench.state / "opsctl" / "journal.sqlite"
+    if not path.exists():
+        return False
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as journal:
+        there = journal.execute("SELECT count(*) FROM sqlite_master WHERE name='runs'").fetchone()[0]
+        rows = journal.execute("SELECT outcome FROM runs").fetchall() if there else []
+    journal.close()
+    return bool(rows) and rows[0][0] != "verified"
 
 
 def resume(bench: Bench) -> bool:

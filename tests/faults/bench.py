@@ -266,14 +266,20 @@ class Controller:
         self.process.wait(10)
 
 
-def until(true: Callable[[], bool], seconds: float, what: str, seen: Callable[[], str] = lambda: "") -> float:
+LOOK_EVERY = 0.5
+"""Seconds between two looks at a host: each starts programs there, on the same two cores as ten other hosts."""
+
+
+def until(
+    true: Callable[[], bool], seconds: float, what: str, seen: Callable[[], str] = lambda: "", every: float = 0.2
+) -> float:
     """Look until it is true; return how long that took. The deadline is the failure."""
     began = time.monotonic()
     deadline = Deadline(seconds, what)
     while not true():
         if deadline.expired:
             raise AssertionError(f"{what} did not come within {seconds:g} s: {seen()}")
-        time.sleep(0.2)
+        time.sleep(every)
     return time.monotonic() - began
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from zlib import crc32
 
-from tests.faults.bench import Bench, Controller, short, stepped_clock, until
+from tests.faults.bench import LOOK_EVERY, Bench, Controller, short, stepped_clock, until
 from tests.faults.table import KILLED, NOT_VERIFIED, Fault, StateOf
 
 _SERVES = re.compile(
@@ -55,12 +55,7 @@ def await_rest(
     code = _wait_for_end(bench, controller, fault)
     serving_at_exit = bench.answers()
     left = max(1.0, fault.bound - (time.monotonic() - began))
-    until(
-        bench.at_rest,
-        left,
-        "production's return",
-        lambda: _told(bench, controller),
-    )
+    until(bench.at_rest, left, "production's return", lambda: _told(bench, controller), every=LOOK_EVERY)
     seconds = time.monotonic() - began
     lease = bench.lease()
     assert code in allowed, f"exit {code}, wanted one of {sorted(allowed)}\n{controller.tail()}"

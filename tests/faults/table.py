@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tests.faults.bench import BOUND, CAMPAIGN, LOAD, STOP, TTL, Bench, Controller, fill, until
+from tests.faults.bench import BOUND, CAMPAIGN, LOAD, LOOK_EVERY, STOP, TTL, Bench, Controller, fill, until
 
 VERIFIED, FAILED, UNFIT, NOT_VERIFIED, HELD, INTERRUPTED, KILLED = 0, 1, 2, 3, 4, 130, -9
 
@@ -75,7 +75,7 @@ def sleep_past_the_lease(bench: Bench, controller: Controller) -> None:
     if bench.lease().get("state", "none") == "none":
         time.sleep(TTL / 3)
     else:
-        until(bench.at_rest, BOUND, "the guard's restore", lambda: str(bench.lease()))
+        until(bench.at_rest, BOUND, "the guard's restore", lambda: str(bench.lease()), every=LOOK_EVERY)
     controller.thaw()
 
 
@@ -99,7 +99,7 @@ def cut_and_heal(bench: Bench, controller: Controller) -> None:
     controller.thaw()
     armed = bench.lease().get("state", "none") != "none"
     if armed:
-        until(bench.at_rest, BOUND, "the guard's restore", lambda: str(bench.lease()))
+        until(bench.at_rest, BOUND, "the guard's restore", lambda: str(bench.lease()), every=LOOK_EVERY)
     else:
         time.sleep(TTL / 3)
     bench.host.heal()

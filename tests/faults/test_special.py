@@ -12,7 +12,18 @@ import pytest
 
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.units import breaches, set_fault
-from tests.faults.bench import BOUND, CAMPAIGN, PRODUCTION, PROFILER, Bench, Controller, short, standin, until
+from tests.faults.bench import (
+    BOUND,
+    CAMPAIGN,
+    LOOK_EVERY,
+    PRODUCTION,
+    PROFILER,
+    Bench,
+    Controller,
+    short,
+    standin,
+    until,
+)
 from tests.faults.cell import Outcome, check_words, keep
 from tests.faults.table import FAILED, KILLED, VERIFIED
 
@@ -28,7 +39,9 @@ def settle(bench: Bench, controller: Controller, began: float, *, wanted: set[in
     bound = BOUND + CAMPAIGN
     code = controller.wait(bound + 60)
     serving = bench.answers()
-    until(bench.at_rest, bound, "production's return", lambda: f"{bench.lease()}\n{controller.tail()}")
+    until(
+        bench.at_rest, bound, "production's return", lambda: f"{bench.lease()}\n{controller.tail()}", every=LOOK_EVERY
+    )
     seconds = time.monotonic() - began
     assert code in wanted, f"exit {code}, wanted {wanted}\n{controller.tail()}"
     check_words(code, controller, serving=serving)
