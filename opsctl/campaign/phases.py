@@ -139,7 +139,7 @@ def _run_one(b: Borrowing, phase: PlannedPhase, step: PlannedStep) -> State:
     verified = sum(cell.state is State.VERIFIED for cell in result.cells)
     b.say(
         "step.ended",
-        f"{step.id}: {result.state}, {verified} of {len(result.cells)} cells verified{_because(result)}",
+        f"{step.id}: {result.state}, {verified} of {len(result.applying)} cells verified{_because(result)}",
         state=result.state,
         verified=verified,
         cells=len(result.cells),

@@ -122,7 +122,7 @@ def _cells(step: StepRecord) -> Text:
         text.append(f" {measured}/{len(cells)} cells measured", style="dim")
     else:
         verified = sum(cell.state is State.VERIFIED for cell in cells)
-        text.append(f" {verified}/{len(cells)} cells", style="dim")
+        text.append(f" {verified}/{len(step.result.applying) if step.result else 0} cells", style="dim")
     if step.result and step.result.reason and step.state is not State.VERIFIED:
         text.append(f": {step.result.reason}", style="dim")
     return text

@@ -131,7 +131,7 @@ def _why(material: Material) -> str:
         return f"no trace could be read ({material.traces.problems[0]})"
     if material.traces.readings:
         return "no window has whole traces of every rank"
-    planned = len(material.cells())
+    planned = sum(len(result.applying) for _, result in material.results())
     if not planned:
         return "the run planned no measurement"
     verified = len(material.cells(verified=True))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from opsctl.campaign.steps import PlannedStep, so_far
 from opsctl.playbook.models import HostEntry
-from opsctl.results import Cell, State
+from opsctl.results import Cell, State, StepResult
 from opsctl.stages.base import StageContext
 
 CELLS = tuple(Cell(id=name) for name in ("a", "b", "c"))
@@ -35,3 +35,9 @@ def test_a_step_at_work_shows_what_was_measured_and_verifies_nothing() -> None:
 def test_names_from_which_a_resumed_controller_finds_a_step_again() -> None:
     assert STEP.unit == "opsctl-r-p2s1-012345.service"
     assert STEP.folder == Path("/run/away_bench")
+
+
+def test_what_does_not_apply_is_not_missing() -> None:
+    cells = (Cell(id="a", state=State.VERIFIED), Cell(id="b", state=State.SKIPPED, reason="no such kernel here"))
+    assert [cell.id for cell in StepResult(stage="gemm", state=State.VERIFIED, cells=cells).applying] == ["a"]
+    assert [cell.id for cell in StepResult(stage="gemm", state=State.SKIPPED, cells=cells).applying] == ["a", "b"]

@@ -33,15 +33,17 @@ def tiles(material: Material) -> tuple[Tile, ...]:
     record = material.record
     cells = material.cells()
     verified = sum(placed.cell.state is State.VERIFIED for placed in cells)
+    applying = sum(len(result.applying) for _, result in material.results())
+    apart = f"{len(cells) - applying} more do not apply here; " if len(cells) > applying else ""
     answers = [
         _production_tile(record.production),
         _downtime_tile(record.production),
         Tile("Run", record.outcome or "unknown", record.reason, STATE_TONES.get(record.outcome, "warn")),
         Tile(
             "Cells",
-            f"{verified} of {len(cells)} verified",
-            "every planned cell is listed under Scope",
-            "good" if cells and verified == len(cells) else "warn",
+            f"{verified} of {applying} verified",
+            f"{apart}every planned cell is listed under Scope",
+            "good" if cells and verified == applying else "warn",
         ),
     ]
     measured = material.serving(production=True)
