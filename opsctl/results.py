@@ -69,12 +69,6 @@ class Cell(_Record):
     figures: tuple[Figure, ...] = ()
     detail: dict[str, Any] = Field(default_factory=dict)
 
-    @property
-    def applying(self) -> tuple[Cell, ...]:
-        """The cells that could be measured: one that a stage at work skipped does not apply to its host."""
-        skipped = self.state is State.SKIPPED
-        return tuple(cell for cell in self.cells if skipped or cell.state is not State.SKIPPED)
-
     def figure(self, name: str) -> Figure | None:
         """Return the figure of that name, or None."""
         return next((figure for figure in self.figures if figure.name == name), None)
