@@ -40,8 +40,10 @@ class Command:
     @property
     def words(self) -> list[str]:
         """The words after ``opsctl``, without redirections and job control."""
-        words = shlex.split(self.text, comments=True)[1:]
-        cut = next((place for place, word in enumerate(words) if word in {"&", "|", ">", ">>", "&&", ";"}), len(words))
+        lexer = shlex.shlex(self.text, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True  # with punctuation_chars: ">file" and "cmd;" come apart as a shell takes them
+        words = list(lexer)[1:]
+        cut = next((place for place, word in enumerate(words) if set(word) <= set("&|;<>()")), len(words))
         return words[:cut]
 
 
