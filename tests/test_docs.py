@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
 from opsctl.cli import COMMANDS, build_app
 
@@ -129,69 +130,133 @@ def test_the_site_builds_with_no_broken_link(tmp_path: Path) -> None:
     assert "flush-limit" in (tmp_path / "site" / "reference" / "playbook.html").read_text()
 
 
-@pytest.mark.lab
-@pytest.mark.timeout(900)
-def test_what_is_marked_as_run_runs_in_order(tmp_path: Path) -> None:
-    # A short path: sockets lie below it.
-    folder = Path(tempfile.mkdtemp(prefix="opsctl-docs-"))
-    environment = {**os.environ, "OPSCTL_LAB": str(folder), "XDG_STATE_HOME": str(tmp_path / "state")}
-    inventory = folder / "inventory.yml"
+ELSEWHERE = {
+    "schedule": "this machine has no systemd of its own: tests/schedule lets real timers fire in a lab host",
+}
+"""Commands of the pages that are run by other tests, and why."""
 
-    def opsctl(*words: str) -> subprocess.CompletedProcess[str]:
-        shown = [str(inventory) if word == "LAB_INVENTORY" else word for word in words]
+
+@dataclass(frozen=True)
+class Bench:
+    """A lab of its own, and what a shell of its user looks like."""
+
+    lab: Path
+    home: Path
+
+    @property
+    def inventory(self) -> Path:
+        return self.lab / "inventory.yml"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "HOME": str(self.home),
+            "PATH": f"{self.home}/bin:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "OPSCTL_LAB": str(self.lab),
+            "XDG_STATE_HOME": str(self.home / "state"),
+        }
+
+    def shell(self, script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "opsctl", *shown],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-
-    try:
-        for command in EVERY:
-            if command.mark == "run lab":
-                done = opsctl(*command.words)
-                assert done.returncode == 0, f"{command.page}:{command.line}: {done.stderr[-2000:]}"
-    finally:
-        opsctl("lab", "down")
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.mark.lab
-@pytest.mark.timeout(900)
-def test_the_walk_through_a_crash(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "recovery.md").read_text()
-    (walk,) = [fence["body"] for fence in _FENCE.finditer(page) if fence["mark"] == "run walk"]
-    folder = Path(tempfile.mkdtemp(prefix="opsctl-walk-"))
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "opsctl").write_text(f'#!/bin/sh\nexec {sys.executable} -m opsctl "$@"\n')
-    (programs / "opsctl").chmod(0o755)
-    environment = {
-        **os.environ,
-        "PATH": f"{programs}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "OPSCTL_LAB": str(folder),
-        "XDG_STATE_HOME": str(tmp_path / "state"),
-    }
-    script = walk.replace("LAB_INVENTORY", str(folder / "inventory.yml")).replace(
-        "run profile", f"run {ROOT}/playbooks/profile"
-    )
-    try:
-        done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
-            cwd=tmp_path,
-            env=environment,
+            cwd=cwd,
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=800,
             check=False,
         )
-    finally:
-        subprocess.run([str(programs / "opsctl"), "lab", "down"], env=environment, capture_output=True, check=False)
-        shutil.rmtree(folder, ignore_errors=True)
+
+    def run(self, command: Command, line: str, cwd: Path) -> str:
+        """Run a line of a page and return its output. It must end well."""
+        done = self.shell(line, cwd)
+        assert done.returncode == 0, (
+            f"{command.page}:{command.line}: {line}\n{done.stdout[-2000:]}{done.stderr[-3000:]}"
+        )
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    # A short path: sockets lie below it.
+    bench = Bench(Path(tempfile.mkdtemp(prefix="opsctl-docs-")), tmp_path / "home")
+    (bench.home / "bin").mkdir(parents=True)
+    program = bench.home / "bin" / "opsctl"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m opsctl "$@"\n')
+    program.chmod(0o755)
+    yield bench
+    bench.shell("opsctl lab down", tmp_path)
+    shutil.rmtree(bench.lab, ignore_errors=True)
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(900)
+def test_the_tutorial_runs_from_its_first_line_to_its_last(bench: Bench, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    blocks = [fence["body"].replace("$ ", "") for fence in _FENCE.finditer(page) if fence["mark"] == "run lab"]
+    shutil.copytree(ROOT / "playbooks", tmp_path / "desk" / "playbooks")
+    # One shell, as its reader has: a job that one block starts in the background is killed by a later line.
+    done = bench.shell("set -x\n" + "".join(blocks).replace("LAB_INVENTORY", str(bench.inventory)), tmp_path / "desk")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.count("back and verified") >= 2, done.stdout[-3000:]
+
+
+def test_the_mistake_that_the_tutorial_makes_is_answered_as_it_says() -> None:
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    (wrong,) = [command for command in EVERY if "roudns=1" in command.text]
+    words = [word.replace("LAB_INVENTORY", "inventory.yml") for word in wrong.words]
+    done = subprocess.run(
+        [sys.executable, "-m", "opsctl", *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    said = done.stderr.splitlines()
+    assert said
+    assert all(line in page.splitlines() for line in said), said
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", ["README.md", "real-host.md", "serving.md", "recovery.md"])
+def test_a_page_for_real_hosts_runs_in_order_on_a_host_of_that_name(bench: Bench, page: str, tmp_path: Path) -> None:
+    commands = [command for command in EVERY if command.page == page and not command.mark]
+    bench.shell("opsctl lab up", tmp_path)
+    host = yaml.safe_load(bench.inventory.read_text())["hosts"]["lab1"]
+    (bench.home / ".ssh").mkdir()
+    (bench.home / ".ssh" / "config").write_text(
+        f"Host gpu1 gpu-07\n HostName {host['address']}\n User root\n IdentityFile {host['identity-file']}\n"
+        f" UserKnownHostsFile {host['known-hosts']}\n"
+    )
+    desk = tmp_path / "desk"
+    shutil.copytree(ROOT / "playbooks", desk / "playbooks")
+    sizes = yaml.safe_dump({"vars": yaml.safe_load(bench.inventory.read_text())["vars"]})
+
+    def small() -> None:
+        """What `opsctl init` wrote, with the sizes of two cores."""
+        (desk / "inventory.yml").write_text((desk / "inventory.yml").read_text() + sizes)
+
+    if not any(command.words[0] == "init" for command in commands):
+        assert bench.shell("opsctl init gpu1", desk).returncode == 0
+        small()
+        done = bench.shell("opsctl run nightly-snapshot", desk)
+        assert done.returncode == 0, done.stderr[-3000:]
+    for command in commands:
+        if command.words[0] in ELSEWHERE or "-i" in command.words:
+            continue
+        line = re.sub(r"\b\d{8}-\d{4}\b", "", command.text)  # a run's name: the newest is meant where none is given
+        bench.run(command, line, desk)
+        if command.words[0] == "init":
+            small()
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(900)
+def test_the_walk_through_a_crash(bench: Bench, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "recovery.md").read_text()
+    (walk,) = [fence["body"] for fence in _FENCE.finditer(page) if fence["mark"] == "run walk"]
+    script = walk.replace("LAB_INVENTORY", str(bench.inventory)).replace("run profile", f"run {ROOT}/playbooks/profile")
+    done = bench.shell(script, tmp_path)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     died, now, back = (done.stdout.find(words) for words in ("controller died", "does NOT serve", "back and verified"))
     assert 0 <= died < now < back, done.stdout[-3000:]

@@ -12,7 +12,7 @@ from typing import Any
 
 from opsctl.campaign import limits
 from opsctl.campaign.collecting import Collected
-from opsctl.campaign.journal import now
+from opsctl.clock import now
 from opsctl.deadline import Deadline
 from opsctl.errors import CommandFailed, OpsctlError
 from opsctl.host.protocol import Host, UnitStatus

@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
 
-from opsctl.campaign.journal import Journal, now
+from opsctl.campaign.journal import Journal
+from opsctl.clock import now
 from opsctl.redaction import redact, redact_value
 
 

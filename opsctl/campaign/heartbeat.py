@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 
 from opsctl.campaign import limits
+from opsctl.clock import boot_clock
 from opsctl.deadline import Deadline
 from opsctl.errors import GuardSilent, LeaseLost, OpsctlError
 from opsctl.host.guard import control
@@ -22,11 +22,6 @@ from opsctl.quantities import format_duration
 
 CALLS_A_TTL = 10
 """A renewal that takes longer than a tenth of the ttl is given up and tried again."""
-
-
-def boot_clock() -> float:
-    """Return seconds on a clock that counts suspended time (on macOS the monotonic clock does)."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Heartbeat:

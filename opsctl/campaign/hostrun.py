@@ -11,11 +11,11 @@ from opsctl.campaign.borrowing import Borrowing
 from opsctl.campaign.cancellation import Cancellation
 from opsctl.campaign.events import Recorder
 from opsctl.campaign.heartbeat import Heartbeat
-from opsctl.campaign.journal import now
 from opsctl.campaign.phases import Policy, run_phases, skip_phases
 from opsctl.campaign.preparing import Prepared, lease_terms
 from opsctl.campaign.steps import stop_stage
 from opsctl.campaign.watching import watch_guard
+from opsctl.clock import now
 from opsctl.deadline import Deadline
 from opsctl.errors import ExitCode, HostError, JournalError, LeaseLost, OpsctlError, as_defect
 from opsctl.host.guard import control

@@ -19,7 +19,6 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -27,14 +26,10 @@ from pydantic import BaseModel
 
 from opsctl.campaign.edges import edge
 from opsctl.campaign.schema import SCHEMA, SCHEMA_VERSION
+from opsctl.clock import now
 from opsctl.errors import JournalError
 from opsctl.redaction import redact_value
 from opsctl.results import State, StepResult
-
-
-def now() -> str:
-    """Return the time as every record holds it: UTC, ISO 8601, milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def state_home() -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from opsctl.campaign import limits, swap, variantunits
 from opsctl.campaign.borrowing import Borrowing
-from opsctl.campaign.journal import now
+from opsctl.clock import now
 from opsctl.errors import CommandFailed, JobFailed, LeaseError, OpsctlError, TransportLost
 from opsctl.host.guard import control
 from opsctl.host.protocol import UnitStatus

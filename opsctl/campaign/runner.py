@@ -17,11 +17,12 @@ from opsctl.campaign.cancellation import Cancellation, listening_for_signals
 from opsctl.campaign.definition import Definition
 from opsctl.campaign.events import Recorder, Sink
 from opsctl.campaign.hostrun import HostOutcome
-from opsctl.campaign.journal import Journal, now
+from opsctl.campaign.journal import Journal
 from opsctl.campaign.phases import Policy
 from opsctl.campaign.preparing import Prepared
 from opsctl.campaign.reading import LEFT
 from opsctl.campaign.stepplan import plan_phases
+from opsctl.clock import now
 from opsctl.deadline import Deadline
 from opsctl.errors import ExitCode, HostError, JournalError, OpsctlError, UnfitError, as_defect
 from opsctl.host import connect

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from opsctl.campaign import limits
 from opsctl.campaign.borrowing import Borrowing
+from opsctl.clock import now
 from opsctl.deadline import Deadline
 from opsctl.errors import Interrupted, JournalError, LoadFailed, OpsctlError, UnitNotFound
 from opsctl.host.protocol import UnitStatus
@@ -173,8 +174,6 @@ def verify(b: Borrowing, service: ResolvedService) -> Ready:
 def _mark_down(b: Borrowing) -> None:
     if not b.touched:
         b.touched = True
-        from opsctl.campaign.journal import now  # noqa: PLC0415
-
         b.recorder.journal.update_host(b.run, b.name, down_since=now(), verified=0)
         b.say("production.down", f"production {b.production.name} goes down now", service=b.production.name)
 

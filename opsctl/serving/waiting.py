@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TypeVar
 
+from opsctl.clock import now
 from opsctl.deadline import Deadline
 from opsctl.errors import HostUnreachable, Interrupted, TransportLost
 from opsctl.host.protocol import Host
@@ -25,7 +25,7 @@ TICK = 0.05
 
 def evidence(asked: str, observed: str) -> Evidence:
     """Return an observation with the time of now."""
-    return Evidence(asked=asked, observed=observed, time=datetime.now(UTC).isoformat(timespec="milliseconds"))
+    return Evidence(asked=asked, observed=observed, time=now())
 
 
 def never() -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from opsctl.campaign.heartbeat import Heartbeat, boot_clock
+from opsctl.campaign.heartbeat import Heartbeat
+from opsctl.clock import boot_clock
 from opsctl.deadline import Deadline
 from opsctl.errors import GuardSilent, LeaseLost
 from opsctl.host import connect
