@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -12,10 +13,10 @@ from opsctl.errors import TraceError, UnfitError
 from tests.trace.kineto import decode_events, kineto, write
 
 
-def run(*arguments: str) -> Result:
+def run(*arguments: str, columns: int = 160) -> Result:
     app = typer.Typer()
     app.command()(trace)
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "160"})
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": str(columns)})
 
 
 @pytest.fixture
@@ -51,6 +52,28 @@ def test_json_is_one_document_with_the_promised_keys(folder: Path) -> None:
     assert document["collectives"][0].keys() >= {
         "op", "calls_per_step", "expected_per_step", "communication_us_per_step", "skew_us_per_step",
     }  # fmt: skip
+
+
+def figures(output: str, title: str) -> list[list[str]]:
+    """Return the words of a table's rows."""
+    below = output.split(title, 1)[1].split("─\n", 1)[-1].split("─ \n", 1)[-1]
+    return [line.split() for line in itertools.takewhile(str.strip, below.splitlines())]
+
+
+def test_eighty_columns_break_no_figure(folder: Path) -> None:
+    narrow, roomy = (run(str(folder), "--jobs", "1", columns=columns).output for columns in (80, 160))
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "Below 100 columns" in narrow
+    assert "Below 100 columns" not in roomy
+    for title in ("Steps, by", "What the device is busy with", "Collectives"):
+        assert figures(narrow, title)[0] == figures(roomy, title)[0]
+
+
+def test_a_comparison_fits_eighty_columns(folder: Path) -> None:
+    one, other = (str(folder / f"rank{rank}.pt.trace.json.gz") for rank in range(2))
+    narrow = run(one, other, "--jobs", "1", columns=80).output
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert [row[0] for row in figures(narrow, "A step")[:4]] == ["wall_us", "busy_us", "sum_us", "idle_us"]
 
 
 def test_two_paths_are_compared(folder: Path) -> None:
