@@ -114,9 +114,10 @@ def refuse_unfit(prepared: Prepared, definition: Definition, recorder: Recorder)
         kill_foreign=definition.request.kill_foreign,
     )
     for check in checks:
+        remedy = f"; {check.hint}" if check.hint and check.verdict != "ok" else ""
         recorder.say(
             "preflight.check",
-            f"{check.name}: {check.verdict}: {check.reason}",
+            f"{check.name}: {check.verdict}: {check.reason}{remedy}",
             host=host.name,
             check=check.name,
             verdict=str(check.verdict),

@@ -232,33 +232,9 @@ def _bars(figures: Sequence[Figure]) -> dict[str, Any]:
 
 def gemm(placed: Sequence[Placed]) -> Chart:
     """Return bandwidth of each product against tokens, under the roof that was measured beside it."""
-    data: list[dict[str, Any]] = []
-    roofs = []
     kinds = list(dict.fromkeys((item.cell.axes.get("op"), item.cell.axes.get("backend")) for item in placed))
-    for index, (op, backend) in enumerate(kinds):
-        points = []
-        for item in placed:
-            axes, bandwidth = item.cell.axes, item.cell.figure("gemm.bandwidth")
-            share = item.cell.figure("gemm.share_of_bandwidth")
-            if (axes.get("op"), axes.get("backend")) == (op, backend) and bandwidth and "m" in axes:
-                points.append((axes["m"], bandwidth.value))
-                if share and share.value > 0:
-                    roofs.append(bandwidth.value / share.value)
-        if points:
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines+markers",
-                    "name": short_label(f"{op}, {backend}"),
-                    "x": [tokens for tokens, _ in points],
-                    "y": [rate for _, rate in points],
-                    "line": {
-                        "color": PALETTE[index % len(PALETTE)],
-                        "dash": DASHES[index // len(PALETTE) % len(DASHES)],
-                    },
-                    "hovertemplate": "M=%{x}: %{y:.4g} GB/s<extra>%{fullData.name}</extra>",
-                }
-            )
+    lines = [_product(index, kind, placed) for index, kind in enumerate(kinds)]
+    data = [line for line in lines if line["x"]]
     layout: dict[str, Any] = {
         "xaxis": {
             "title": {"text": "tokens in the step (M)"},
@@ -268,32 +244,45 @@ def gemm(placed: Sequence[Placed]) -> Chart:
         "yaxis": {"title": {"text": "GB/s"}, "rangemode": "tozero"},
         "height": 400,
     }
+    roofs = []
+    for item in placed:
+        bandwidth, share = item.cell.figure("gemm.bandwidth"), item.cell.figure("gemm.share_of_bandwidth")
+        if bandwidth and bandwidth.value and share and share.value > 0:
+            roofs.append(bandwidth.value / share.value)
     if roofs:
-        roof = max(roofs)
-        layout["shapes"] = [
-            {
-                "type": "line",
-                "xref": "paper",
-                "x0": 0,
-                "x1": 1,
-                "y0": roof,
-                "y1": roof,
-                "line": {"color": BAD, "dash": "dash", "width": 2},
-            }
-        ]
-        layout["annotations"] = [
-            {
-                "xref": "paper",
-                "x": 0,
-                "y": roof,
-                "text": f"measured copy bandwidth {digits(roof)} GB/s",
-                "showarrow": False,
-                "xanchor": "left",
-                "yanchor": "bottom",
-                "font": {"color": BAD},
-            }
-        ]
+        layout |= _roof(max(roofs))
     return Chart("gemm", "Matrix products under the bandwidth roof", _figure(data, layout))
+
+
+def _product(index: int, kind: tuple[object, object], placed: Sequence[Placed]) -> dict[str, Any]:
+    """Return the line of one product by one backend."""
+    points = [
+        (item.cell.axes["m"], bandwidth.value)
+        for item in placed
+        if (item.cell.axes.get("op"), item.cell.axes.get("backend")) == kind
+        and (bandwidth := item.cell.figure("gemm.bandwidth"))
+        and "m" in item.cell.axes
+    ]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": short_label(", ".join(map(str, kind))),
+        "x": [tokens for tokens, _ in points],
+        "y": [rate for _, rate in points],
+        "line": {"color": PALETTE[index % len(PALETTE)], "dash": DASHES[index // len(PALETTE) % len(DASHES)]},
+        "hovertemplate": "M=%{x}: %{y:.4g} GB/s<extra>%{fullData.name}</extra>",
+    }
+
+
+def _roof(rate: float) -> dict[str, Any]:
+    """Return a line over the whole chart at the copy bandwidth, with its name."""
+    line = {"color": BAD, "dash": "dash", "width": 2}
+    place = {"xref": "paper", "x": 0, "y": rate, "xanchor": "left", "yanchor": "bottom"}
+    text = f"measured copy bandwidth {digits(rate)} GB/s"
+    return {
+        "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": rate, "y1": rate, "line": line}],
+        "annotations": [{**place, "text": text, "showarrow": False, "font": {"color": BAD}}],
+    }
 
 
 def collectives(placed: Sequence[Placed]) -> Chart:
