@@ -56,6 +56,29 @@ def test_arming_twice_with_the_same_terms_is_one_lease(site: Site) -> None:
         site.arm(site.terms(ttl=301))
 
 
+def test_a_controller_that_dies_while_it_arms_leaves_a_lease_that_ends(site: Site) -> None:
+    """Nobody reads what the guard says any more: its first word must not be its last."""
+    site.lab.write_file("/run/terms", site.terms(ttl=3).encode(control.version()).decode())
+    site.lab.exec("sh", "-c", f"sh {GUARD} arm </run/terms 2>&1 | :")
+    until(lambda: site.field("state") != "none", 10, "the lease")
+    site.await_closed()
+    site.assert_restored()
+
+
+def test_a_lease_that_nobody_watches_is_seen_and_ended(site: Site) -> None:
+    """The guard died between the lease and its first look: whoever comes next starts it."""
+    site.arm(site.terms(ttl=3))
+    site.lab.systemctl("stop", "opsctl-guard.service")
+    site.lab.exec("rm", "-f", "/run/opsctl/tick", "/etc/systemd/system/multi-user.target.wants/opsctl-guard.service")
+    view = site.show()
+    assert (view.state, view.watched) == ("held", False)
+    with pytest.raises(HostHeld, match="held by alice@laptop") as caught:
+        control.refuse_held(site.host, deadline=limit())
+    assert "NO guard watches it; it was started" in caught.value.seen
+    site.await_closed()
+    site.assert_restored()
+
+
 @pytest.mark.parametrize("token", [0, 2, 99])
 def test_a_wrong_token_can_do_nothing(site: Site, token: int) -> None:
     lease = site.arm()

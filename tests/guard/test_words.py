@@ -53,8 +53,12 @@ def test_text_that_cannot_travel_is_refused(field: str, text: str) -> None:
         ("", "no lease was ever held here"),
         ("state=none\ntoken=0", "no lease was ever held here"),
         (
-            "state=held\nholder=a@b\nrun=r\nsince=2026\nremaining=90",
+            "state=held\nholder=a@b\nrun=r\nsince=2026\nremaining=90\ntick_age=2",
             "held by a@b (run r) since 2026, until 1m 30s from now unless renewed",
+        ),
+        (
+            "state=held\nholder=a@b\nsince=2026\nremaining=90",
+            "held by a@b since 2026, until 1m 30s from now unless renewed; NO guard watches it",
         ),
         (
             "state=restoring\nwhy=not renewed for 9 s\nunit=p.service\nphase=verify\nattempt=2\nseen=x=y",

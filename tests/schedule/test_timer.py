@@ -14,7 +14,10 @@ import yaml
 from opsctl.deadline import Deadline
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.inventory import LAB_VARS, service_entries
-from opsctl.lab.units import ENVIRONMENT, Standin
+from opsctl.lab.spec import HostSpec
+from opsctl.lab.standin.gpus import GpuConfig
+from opsctl.lab.units import ENVIRONMENT, Standin, await_answer, environment_files, gpu_files
+from tests.labfixtures import MakeLabHost
 
 pytestmark = pytest.mark.lab
 
@@ -32,9 +35,13 @@ phases:
 """
 
 
-def opsctl(host: LabHost, *words: str, check: bool = True) -> str:
+def opsctl(host: LabHost, *words: str) -> str:
     command = ["env", "-C", FOLDER, f"XDG_STATE_HOME={STATE}", sys.executable, "-m", "opsctl", *words]
-    return host.exec(*command, check=check, timeout=120).stdout
+    if host.spec.login != "root":
+        session = 'export XDG_RUNTIME_DIR=/run/user/$(id -u); exec "$@"'
+        login = ["setpriv", f"--reuid={host.spec.login}", f"--regid={host.spec.login}", "--init-groups"]
+        command = [*login, "env", f"HOME=/home/{host.spec.login}", "sh", "-c", session, "sh", *command]
+    return host.exec(*command, timeout=120).stdout
 
 
 @pytest.fixture
@@ -106,6 +113,29 @@ def test_two_schedules_never_run_at_once(controller: LabHost) -> None:
     opsctl(controller, "schedule", "remove", "long")
     wait_for(controller, "nightly", "started")
     opsctl(controller, "schedule", "remove", "nightly")
+
+
+@pytest.mark.timeout(400)
+def test_a_users_own_timer_fires_with_nobody_logged_in(make_lab_host: MakeLabHost) -> None:
+    own = Standin(scope="user")
+    files = {**environment_files(), **gpu_files(GpuConfig()), **own.files()}
+    host = make_lab_host(HostSpec(login="ops", linger=("ops",), sudo=False).with_files(files))
+    inventory = {
+        "hosts": {"kimi": {"transport": "local", "scope": "user", "python": f"{ENVIRONMENT}/bin/python", "gpus": 2}},
+        "services": service_entries(own),
+    }
+    host.write_file(f"{FOLDER}/inventory.yml", yaml.safe_dump(inventory))
+    host.write_file(f"{FOLDER}/nightly.yml", PLAYBOOK.replace("SECONDS", "0"))
+    host.exec("chown", "-R", "ops:", FOLDER)
+    host.exec("install", "-d", "-o", "ops", "/var/lib/opsctl")
+    await_answer(host, own, Deadline(30, "the user's service"))
+
+    added = json.loads(opsctl(host, "schedule", "add", "nightly.yml", "--at", "*:*:0/10", "--accuracy", "1s", "--json"))
+    assert (added["scope"], added["active"]) == ("user", True)
+    assert wait_for(host, "nightly", "ended")["exit_code"] == 0, opsctl(host, "schedule", "logs", "nightly")
+    opsctl(host, "schedule", "remove", "nightly")
+    assert json.loads(opsctl(host, "schedule", "list", "--json")) == {"schedules": []}
+    assert json.loads(opsctl(host, "runs", "--json"))[-1]["outcome"] == "verified"
 
 
 @pytest.mark.timeout(300)

@@ -133,10 +133,19 @@ def show(host: Host, *, deadline: Deadline) -> LeaseView | None:
 
 
 def refuse_held(host: Host, *, deadline: Deadline) -> None:
-    """Raise HostHeld while somebody holds the host, before production is judged: it is down for their sake."""
+    """Raise HostHeld while somebody holds the host, before production is judged: it is down for their sake.
+
+    A live lease that no guard watches (its arming was cut short, or somebody stopped the guard) would never end:
+    its guard is started, which restores and verifies production when the lease's time is over.
+    """
     view = show(host, deadline=deadline)
-    if view is not None and view.live:
-        raise _held(host, view, "borrow the host", view.describe())
+    if view is None or not view.live:
+        return
+    seen = view.describe()
+    if not view.watched:
+        woken = _ask(host, "wake", deadline=deadline)
+        seen += "; it was started" if woken.exit_status == 0 else f"; starting it failed: {_last_line(woken)}"
+    raise _held(host, view, "borrow the host", seen)
 
 
 def break_(host: Host, *, by: str, deadline: Deadline) -> LeaseView | None:

@@ -61,7 +61,8 @@ class LeaseView:
         run = f" (run {self.run})" if self.run else ""
         if self.state == "held":
             until = f"until {format_duration(self.remaining)} from now unless renewed"
-            return f"held by {self.holder}{run} since {self.since}, {until}"
+            alone = "" if self.watched else "; NO guard watches it"
+            return f"held by {self.holder}{run} since {self.since}, {until}{alone}"
         if self.state == "restoring":
             trouble = f", attempt {self.attempt + 1}: {self.seen}" if self.attempt or self.seen else ""
             return f"{self.why}: the guard is bringing back {self.unit or 'nothing'} ({self.phase}{trouble}){run}"
