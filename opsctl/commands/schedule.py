@@ -78,7 +78,7 @@ def add(
             "state_home": str(ledger.folder.parents[1]),
         }
     )
-    schedule = schedule.model_copy(update={"local_hosts": _has_local_hosts(schedule, ledger)})
+    schedule = schedule.model_copy(update=_of_the_hosts(schedule, ledger))
     ledger.save(schedule)
     try:
         controller.install(unit_texts(schedule), schedule.timer, schedule.scope)
@@ -108,8 +108,8 @@ def _what(playbook: str, inventory: Path, name: str | None) -> dict[str, Any]:
     }
 
 
-def _has_local_hosts(schedule: Schedule, ledger: Ledger) -> bool:
-    """Check the playbook and the inventory as the run will read them; return whether a host is this machine.
+def _of_the_hosts(schedule: Schedule, ledger: Ledger) -> dict[str, Any]:
+    """Check the playbook and the inventory as the run will read them; return a schedule's fields about the hosts.
 
     Raises DefinitionError and UnfitError: better now than at half past two.
     """
@@ -117,7 +117,11 @@ def _has_local_hosts(schedule: Schedule, ledger: Ledger) -> bool:
 
     request = RunRequest(ledger.playbook_of(schedule), Path(schedule.inventory), schedule.variables)
     hosts = read_definition(request).inventory.inventory.hosts
-    return any(entry.transport == "local" for entry in hosts.values())
+    files = (path for entry in hosts.values() for path in (entry.identity_file, entry.known_hosts) if path)
+    return {
+        "local_hosts": any(entry.transport == "local" for entry in hosts.values()),
+        "keys": tuple(sorted(set(files))),
+    }
 
 
 def _seconds(option: str, text: str) -> float:

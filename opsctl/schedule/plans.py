@@ -20,6 +20,7 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,60}[a-z0-9])?")
 _CLOCK = re.compile(
     r"(?P<days>(?:[A-Za-z]{3,9}(?:\.\.|,)?)+ )?(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?"
 )
+_TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - nothing is written there
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _EVERY = {"day": "*-*-*", "weekday": "Mon..Fri *-*-*", "week": "Mon *-*-*", "month": "*-*-01"}
 
@@ -60,6 +61,8 @@ class Schedule(BaseModel):
     """PATH of the person who added it: ssh and ProxyCommand programs are found there."""
     local_hosts: bool = False
     """Whether a host of the inventory is this machine: then the service may not be locked down as far."""
+    keys: tuple[str, ...] = ()
+    """Files of the inventory that ssh reads: private keys, known hosts."""
 
     @property
     def service(self) -> str:
@@ -70,6 +73,12 @@ class Schedule(BaseModel):
     def timer(self) -> str:
         """Name of the timer unit."""
         return f"{PREFIX}{self.name}.timer"
+
+    @property
+    def in_tmp(self) -> bool:
+        """Whether something that a run needs lies where a service with a /tmp of its own would not see it."""
+        needed = (self.folder, self.playbook, self.inventory, self.python, self.state_home, *self.keys)
+        return any(Path(path).is_relative_to(folder) for path in needed for folder in _TEMPORARY)
 
     @property
     def when(self) -> str:
@@ -173,6 +182,7 @@ def unit_texts(schedule: Schedule) -> dict[str, str]:
         stop_post=" ".join([program, *(_quoted(word) for word in (*words, "ended", schedule.name))]),
         writable=_setting("", str(home / "opsctl")),
         local_hosts=schedule.local_hosts,
+        in_tmp=schedule.in_tmp,
     )
     timer = _template("opsctl-schedule.timer.j2").render(
         **common,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,10 +92,11 @@ def test_another_host_takes_the_place_of_the_playbooks_own() -> None:
         schedule(),
         schedule(scope="user"),
         schedule(local_hosts=True),
+        schedule(inventory="/tmp/opsctl-lab/inventory.yml"),
         schedule(calendar="", interval=21600.0),
         schedule(state_home="/home/a b/$x/100%/.local", path='/opt/"odd"/bin:/bin', folder="/srv/100% sure"),
     ],
-    ids=["system", "user", "local", "interval", "odd paths"],
+    ids=["system", "user", "local", "in /tmp", "interval", "odd paths"],
 )
 def test_systemd_finds_no_fault_with_the_units(tmp_path: Path, made: Schedule) -> None:
     python = tmp_path / "python $1"
@@ -134,6 +136,24 @@ def test_the_service_is_locked_down_and_a_stop_restores_production_first() -> No
     assert "NoNewPrivileges=no" in local
     assert "ReadWritePaths=-/usr/local/lib -/etc/systemd/system -/run -/var/lib" in local.splitlines()
     assert "/etc/systemd" not in text
+
+
+@pytest.mark.parametrize(
+    "needed",
+    [
+        {"inventory": "/tmp/opsctl-lab/inventory.yml"},
+        {"python": "/var/tmp/opsctl/.venv/bin/python"},
+        {"keys": ("/tmp/opsctl-lab/key",)},
+    ],
+    ids=str,
+)
+def test_a_service_sees_what_it_needs_in_tmp(needed: dict[str, Any]) -> None:
+    lines = unit_texts(schedule(**needed))["opsctl-schedule-nightly.service"].splitlines()
+    assert "PrivateTmp=no" in lines
+    assert "ReadWritePaths=/tmp -/var/tmp" in lines
+    usual = unit_texts(schedule())["opsctl-schedule-nightly.service"].splitlines()
+    assert "PrivateTmp=yes" in usual
+    assert "ReadWritePaths=/tmp -/var/tmp" not in usual
 
 
 def test_the_timer() -> None:
