@@ -121,8 +121,8 @@ def analyse_trace(file: TraceFile, categories: Categories) -> RankResult:
 
 
 def _streams(names: Sequence[int], lanes: Sequence[int], kernels: set[int]) -> int:
-    used = totals_of_pairs(lanes, names, [0] * len(names), max(kernels, default=0) + max(names, default=0) + 1)
-    return len({lane for lane, name in used if name in kernels})
+    is_kernel = [int(name in kernels) for name in range(max(names, default=0) + 1)]
+    return sum(1 for count in totals(lanes, pick(is_kernel, names), max(lanes, default=-1) + 1) if count)
 
 
 def _measure(result: RankResult, file: TraceFile, work: Work, categories: Categories) -> None:

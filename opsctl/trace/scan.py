@@ -50,6 +50,7 @@ def _words(np: Any, block: bytes) -> Any:
 _numpy = optional("numpy")
 _EVENT_LINE, _FOUR = _word(b"  {\n"), _word(b"\xff" * 4)
 _TIME_LINE = _word(b'    "ts"')
+_SPAN_OF, _OPERATOR, _SEVEN = b'    "ph": "X", "cat": "', _word(b'cpu_op"'), _word(b"\xff" * 7)
 _COMMA, _ONE, _BYTE = _word(b","), _word(b"\xff"), _word(b"\x08")
 _DOT, _DOT_BEFORE_THREE = _word(b"\0\0\0\0."), _word(b"\0\0\0\0\xff")
 _THREE_LAST = _word(b"\0\0\0\0\0\xff\xff\xff")
@@ -177,6 +178,10 @@ class Scanner:
         event = np.searchsorted(opening, timed) - 1
         if len(event) and (event[0] < 0 or (np.diff(event) <= 0).any()):
             raise Unfamiliar
+        if Role.OPERATION not in self.columns.roles:
+            # Half of all events may be operators: they need not be cut out to be seen and left.
+            operator = words[starts[opening[event] + 1] + len(_SPAN_OF)] & _SEVEN == _OPERATOR
+            timed, event = timed[~operator], event[~operator]
         head_from, head_to = starts[opening[event] + 1].tolist(), starts[timed].tolist()
         heads = [block[a:b] for a, b in zip(head_from, head_to)]  # noqa: B905 (hot, and of one length)
         numbers = np.fromiter(map(self._heads.__getitem__, heads), dtype=np.int64, count=len(heads))
