@@ -22,9 +22,11 @@ def totals(keys: Sequence[int], values: Sequence[int] | None, size: int) -> list
                 sums[key] += value
         return sums
     index = np.asarray(keys, dtype=np.int64)
+    weights = None if values is None else np.asarray(values, dtype=np.int64)
     chosen = (index >= 0) & (index < size)
-    weights = None if values is None else np.asarray(values, dtype=np.int64)[chosen]
-    return [int(total) for total in exact_sums(np, index[chosen], weights, size).tolist()]
+    if not chosen.all():
+        index, weights = index[chosen], None if weights is None else weights[chosen]
+    return [int(total) for total in exact_sums(np, index, weights, size).tolist()]
 
 
 def exact_sums(np: Any, index: Any, values: Any, size: int) -> Any:
@@ -48,12 +50,15 @@ def extents(keys: Sequence[int], start: Sequence[int], duration: Sequence[int]) 
             found[key] = min(first, begin), max(last, begin + length)
         return {key: extent for key, extent in found.items() if key >= 0}
     index, begin = np.asarray(keys, dtype=np.int64), np.asarray(start, dtype=np.int64)
+    end = begin + np.asarray(duration, dtype=np.int64)
     chosen = index >= 0
-    index, begin, end = index[chosen], begin[chosen], (begin + np.asarray(duration, dtype=np.int64))[chosen]
+    if not chosen.all():
+        index, begin, end = index[chosen], begin[chosen], end[chosen]
     if not len(index):
         return {}
-    order = np.argsort(index, kind="stable")
-    index, begin, end = index[order], begin[order], end[order]
+    if not (index[1:] >= index[:-1]).all():
+        order = np.argsort(index, kind="stable")
+        index, begin, end = index[order], begin[order], end[order]
     edges = np.flatnonzero(np.diff(index, prepend=-1))
     firsts, lasts = np.minimum.reduceat(begin, edges), np.maximum.reduceat(end, edges)
     return dict(zip(index[edges].tolist(), zip(firsts.tolist(), lasts.tolist(), strict=True), strict=True))

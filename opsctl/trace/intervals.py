@@ -53,9 +53,29 @@ def occupancy(intervals: Intervals, groups: int, kinds: int) -> list[Occupancy]:
 
 
 def union(start: Sequence[int], duration: Sequence[int]) -> int:
-    """Return the ns during which at least one interval runs."""
-    nought = [0] * len(start)
-    return occupancy(Intervals(nought, start, duration, nought), 1, 1)[0].busy
+    """Return the ns during which at least one interval runs. A duration below 0 counts as 0."""
+    np = optional("numpy")
+    if np is None:
+        nought = [0] * len(start)
+        return _occupancy_plain(Intervals(nought, start, duration, nought), 1, 1)[0].busy
+    begin, length = np.asarray(start, dtype=np.int64), np.asarray(duration, dtype=np.int64)
+    if not (length > 0).all():
+        begin, length = begin[length > 0], length[length > 0]
+    if not len(begin):
+        return 0
+    order = np.argsort(begin, kind="stable")
+    begin, end = begin[order], (begin + length)[order]
+    reached = np.maximum.accumulate(end)
+    gaps = np.maximum(begin[1:] - reached[:-1], 0).sum()
+    return int(reached[-1] - begin[0] - gaps)
+
+
+def total(duration: Sequence[int]) -> int:
+    """Return the ns of all intervals together. A duration below 0 counts as 0."""
+    np = optional("numpy")
+    if np is None:
+        return sum(length for length in duration if length > 0)
+    return int(np.maximum(np.asarray(duration, dtype=np.int64), 0).sum())
 
 
 def _occupancy_plain(intervals: Intervals, groups: int, kinds: int) -> list[Occupancy]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opsctl.trace.categories import Categories, default_categories
-from opsctl.trace.events import Message
+from opsctl.trace.events import Columns, Message
 from opsctl.trace.grouping import extents, pick, totals, totals_of_pairs
-from opsctl.trace.intervals import Intervals, Occupancy, occupancy
+from opsctl.trace.intervals import Intervals, Occupancy, occupancy, total, union
 from opsctl.trace.markers import DECODE, UNKNOWN
 from opsctl.trace.reading import TraceFile, read_file
 from opsctl.trace.steps import NO_STEP, Step, Stepping, find_steps, unsteady_at_first
@@ -107,7 +107,7 @@ def analyse_trace(file: TraceFile, categories: Categories) -> RankResult:
         on_device=file.on_device,
         device_events=len(columns.device),
         kernels=sum(by_name[index] for index in kernels),
-        streams=_streams(columns.device.name, columns.device.lane, kernels),
+        streams=_streams(columns, kernels),
         layout=file.layout,
         server=file.metadata.server,
         text_bytes=file.text_bytes,
@@ -120,9 +120,10 @@ def analyse_trace(file: TraceFile, categories: Categories) -> RankResult:
     return result
 
 
-def _streams(names: Sequence[int], lanes: Sequence[int], kernels: set[int]) -> int:
-    is_kernel = [int(name in kernels) for name in range(max(names, default=0) + 1)]
-    return sum(1 for count in totals(lanes, pick(is_kernel, names), max(lanes, default=-1) + 1) if count)
+def _streams(columns: Columns, kernels: set[int]) -> int:
+    is_kernel = [int(name in kernels) for name in range(len(columns.names))]
+    kernels_on = totals(columns.device.lane, pick(is_kernel, columns.device.name), len(columns.lanes))
+    return sum(1 for count in kernels_on if count)
 
 
 def _measure(result: RankResult, file: TraceFile, work: Work, categories: Categories) -> None:
@@ -132,10 +133,10 @@ def _measure(result: RankResult, file: TraceFile, work: Work, categories: Catego
     kind_of_name = [order[categories.category(*name)] for name in names]
     kinds = pick(kind_of_name, work.name)
     nought = array("b", bytes(len(work)))
-    window = occupancy(Intervals(nought, work.start, work.duration, kinds), 1, len(order))[0]
     first, last = extents(nought, work.start, work.duration)[0]
-    result.whole_window, result.busy, result.sum = window, window.busy, sum(window.total)
     result.window = last - first
+    result.busy = union(work.start, work.duration)
+    result.sum = total(work.duration)
 
     stepping = find_steps(file, work, categories)
     result.method = stepping.method
@@ -146,6 +147,8 @@ def _measure(result: RankResult, file: TraceFile, work: Work, categories: Catego
     table = [place.get(id(step), NO_STEP) for step in stepping.steps]
     steady_of = pick([*table, NO_STEP], stepping.step_of)  # NO_STEP is -1: the table's last entry
     result.occupancy = occupancy(Intervals(steady_of, work.start, work.duration, kinds), len(result.steady), len(order))
+    if not result.steady:
+        result.whole_window = occupancy(Intervals(nought, work.start, work.duration, kinds), 1, len(order))[0]
     result.rows = _rows(names, [categories.order[kind] for kind in kind_of_name], work, steady_of)
     _collect(result, file, work, stepping, categories)
 

@@ -86,6 +86,8 @@ class _Reader:
 
     def finish(self) -> bytes:
         """Take what is left; return the text of an event that is cut short."""
+        if self.scanner is not None:
+            self.scanner.flush()
         return self.decoder.finish(self.pending) if self.begun else b""
 
     def _begin(self, block: bytes) -> bytes:
@@ -120,10 +122,12 @@ class _Reader:
                 return
         events = b"".join((self.pending, memoryview(block)[: cut + _TO_NEXT_EVENT], scan.PADDING))
         self.pending = block[cut + _TO_NEXT_EVENT :]
+        scanner = self.scanner
+        assert scanner is not None  # noqa: S101 (for mypy: feed() saw to it)
         try:
-            assert self.scanner is not None  # noqa: S101 (for mypy: feed() saw to it)
-            self.scanner.scan(events)
+            scanner.scan(events)
         except scan.Unfamiliar:
+            scanner.flush()
             self.decoder.whole(events[: -len(scan.PADDING)])
             if self.decoder.ended:
                 self.tail.append(self.pending)

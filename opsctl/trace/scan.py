@@ -13,7 +13,6 @@ the caller hands that block to ``decode``, which knows every spelling.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from opsctl.trace.events import Columns, Message, Role, role_of
@@ -27,6 +26,9 @@ _HEAD = re.compile(
     re.DOTALL,
 )
 _MOST_HEADS = 1 << 17
+_TILE = 1 << 17
+_FLUSH = 1 << 17
+"""Events that wait to be sorted by role together: many blocks at once cost little more than one."""
 PADDING = b"\n" + b" " * 31
 """What a block must end in, so that eight bytes can be read at every place of interest."""
 _NEWLINE = ord("\n")
@@ -157,6 +159,11 @@ class Scanner:
         self._heads = _Heads(columns)
         self._collectives = collectives
         self._is_collective: list[bool] = []
+        self._says_message = _numpy.zeros(0, dtype=bool)
+        self._taken: list[tuple[Any, Any, Any, Any]] = []
+        """Of each block that waits for flush(): heads' numbers, starts, durations, correlations."""
+        self._waiting = 0
+        self._tile = _numpy.empty(_TILE, dtype=bool)
 
     def scan(self, block: bytes) -> None:
         """Take a block that begins with ``␣␣{`` and ends after an event, and PADDING.
@@ -166,7 +173,7 @@ class Scanner:
         np = self._numpy
         text = np.frombuffer(block, dtype=np.uint8)
         words = _words(np, block)
-        ends = np.flatnonzero(text == _NEWLINE)
+        ends = self._newlines(text)
         starts = np.empty_like(ends)
         starts[:1] = 0
         starts[1:] = ends[:-1] + 1
@@ -178,12 +185,12 @@ class Scanner:
         event = np.searchsorted(opening, timed) - 1
         if len(event) and (event[0] < 0 or (np.diff(event) <= 0).any()):
             raise Unfamiliar
+        head = starts[opening[event] + 1]
         if Role.OPERATION not in self.columns.roles:
             # Half of all events may be operators: they need not be cut out to be seen and left.
-            operator = words[starts[opening[event] + 1] + len(_SPAN_OF)] & _SEVEN == _OPERATOR
-            timed, event = timed[~operator], event[~operator]
-        head_from, head_to = starts[opening[event] + 1].tolist(), starts[timed].tolist()
-        heads = [block[a:b] for a, b in zip(head_from, head_to)]  # noqa: B905 (hot, and of one length)
+            other = np.flatnonzero(words[head + len(_SPAN_OF)] & _SEVEN != _OPERATOR)
+            timed, event, head = timed[other], event[other], head[other]
+        heads = [block[a:b] for a, b in zip(head.tolist(), starts[timed].tolist())]  # noqa: B905 (hot, one length)
         numbers = np.fromiter(map(self._heads.__getitem__, heads), dtype=np.int64, count=len(heads))
         kept = np.flatnonzero(numbers)
         if len(kept):
@@ -192,15 +199,29 @@ class Scanner:
             start, duration = rows.times()
             following = np.append(starts[opening], len(block))[event[kept] + 1]
             correlation = rows.correlations(following)
-            self._take(numbers[kept], start, duration, correlation)
-            self._take_messages(
-                block, numbers[kept], start, zip(rows.line_end.tolist(), following.tolist(), strict=True)
-            )
+            self._taken.append((numbers[kept], start, duration, correlation))
+            self._waiting += len(kept)
+            self._take_messages(block, numbers[kept], start, rows.line_end, following)
         self.columns.events += len(opening)
+        if self._waiting >= _FLUSH:
+            self.flush()
 
-    def _take(self, numbers: Any, start: Any, duration: Any, correlation: Any) -> None:
-        """Append the block's events to the columns."""
+    def _newlines(self, text: Any) -> Any:
+        """Return where lines end; in tiles, so that what is compared is still in the cache when it is counted."""
+        np = self._numpy
+        found = []
+        for begin in range(0, len(text), _TILE):
+            tile = text[begin : begin + _TILE]
+            found.append(np.equal(tile, _NEWLINE, out=self._tile[: len(tile)]).nonzero()[0] + begin)
+        return np.concatenate(found)
+
+    def flush(self) -> None:
+        """Append to the columns what was scanned and waits: before anything else is, and at the end."""
+        if not self._taken:
+            return
         np, columns = self._numpy, self.columns
+        numbers, start, duration, correlation = map(np.concatenate, zip(*self._taken, strict=True))
+        self._taken, self._waiting = [], 0
         roles, names, lanes = self._heads.tables()
         role_of_row = roles[numbers]
         for role in columns.roles:
@@ -216,21 +237,20 @@ class Scanner:
         if self._heads.flawed:
             columns.bad_names += int(np.isin(numbers, list(self._heads.flawed)).sum())
 
-    def _take_messages(self, block: bytes, numbers: Any, start: Any, places: Iterable[tuple[int, int]]) -> None:
-        """Read the messages of collectives that say them, from between each event's head and the next event."""
-        heads, columns = self._heads, self.columns
-        for category, name in columns.names[len(self._is_collective) :]:
-            self._is_collective.append(self._collectives(category, name))
-        if not any(self._is_collective):
-            return
-        wanted = {
-            number
-            for number, (role, name) in enumerate(zip(heads.role, heads.name, strict=True))
-            if number and role == Role.DEVICE and self._is_collective[name]
-        }
-        for number, begin, (first, last) in zip(numbers.tolist(), start.tolist(), places, strict=True):
-            if number in wanted and (message := message_in(block[first:last])):
-                columns.messages[begin, heads.lane[number], heads.name[number]] = message
+    def _take_messages(self, block: bytes, numbers: Any, start: Any, first: Any, last: Any) -> None:
+        """Read the messages of collectives that say them, from [first, last) of each event."""
+        heads, columns, known = self._heads, self.columns, self._says_message
+        if len(known) < len(heads.role):
+            for category, name in columns.names[len(self._is_collective) :]:
+                self._is_collective.append(self._collectives(category, name))
+            more = zip(heads.role[len(known) :], heads.name[len(known) :], strict=True)
+            wanted = [role == Role.DEVICE and self._is_collective[name] for role, name in more]
+            known = self._says_message = self._numpy.append(known, wanted).astype(bool)
+        for row in self._numpy.flatnonzero(known[numbers]).tolist():
+            message = message_in(block[int(first[row]) : int(last[row])])
+            if message:
+                number = int(numbers[row])
+                columns.messages[int(start[row]), heads.lane[number], heads.name[number]] = message
 
 
 class _Rows:

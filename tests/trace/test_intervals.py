@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsctl.trace import intervals
-from opsctl.trace.intervals import Intervals, Occupancy, occupancy, union
+from opsctl.trace.intervals import Intervals, Occupancy, occupancy, total, union
 
 GROUPS, KINDS = 3, 3
 ROWS = st.lists(
@@ -49,6 +49,8 @@ def test_against_every_single_nanosecond(
         patch.setenv("OPSCTL_TRACE_WITHOUT", without)
         patch.setattr(intervals, "_CHUNK", chunk)
         assert occupancy(Intervals(*columns), GROUPS, KINDS) == brute_force(rows, epoch)
+        (whole,) = brute_force([(0, start, length, 0) for _, start, length, _ in rows], epoch)[:1]
+        assert (union(columns[1], columns[2]), total(columns[2])) == (whole.busy, sum(whole.total))
 
 
 @pytest.mark.parametrize("without", ["", "numpy"])
