@@ -19,6 +19,7 @@ _NO_DEVICE = re.compile(rb'"deviceProperties"\s*:\s*\[\s*\]')
 _LONGEST_HEAD = 64 << 20
 _LONGEST_EVENT = 64 << 20
 _LONGEST_TAIL = 16 << 20
+_SEAMS, _LONGEST_SEAMS = 64, 1 << 20
 _HOST_ROLES = frozenset({Role.ANNOTATION, Role.OPERATION})
 _DEVICE_ROLES = frozenset({Role.DEVICE, Role.LAUNCH, Role.ANNOTATION})
 
@@ -60,6 +61,7 @@ class _Reader:
         self.columns = columns
         self.head = b""
         self.pending = b""
+        self.seams: list[bytes] = []
         self.tail: list[bytes] = []
         self.begun = False
         self.bare_array = False
@@ -87,6 +89,7 @@ class _Reader:
     def finish(self) -> bytes:
         """Take what is left; return the text of an event that is cut short."""
         if self.scanner is not None:
+            self._take_seams()
             self.scanner.flush()
         return self.decoder.finish(self.pending) if self.begun else b""
 
@@ -110,25 +113,43 @@ class _Reader:
         return rest
 
     def _scan(self, block: bytes) -> None:
-        """Hand the scanner all events that are whole; hand a block that it does not know to the decoder."""
-        cut = block.rfind(scan.BOUNDARY)
+        """Hand the scanner all events that are whole.
+
+        Those that lie across the seam of two blocks wait to be scanned together: a block is never copied.
+        """
+        cut = block.rfind(scan.BOUNDARY, 0, -scan.MARGIN)
         if cut < 0:
-            # The gap may lie across the seam of two blocks.
+            # The gap may lie across the seam, too.
             block, self.pending = self.pending + block, b""
-            cut = block.rfind(scan.BOUNDARY)
+            cut = block.rfind(scan.BOUNDARY, 0, -scan.MARGIN)
             if cut < 0:
                 self.pending = block
                 self._limit()
                 return
-        events = b"".join((self.pending, memoryview(block)[: cut + _TO_NEXT_EVENT], scan.PADDING))
-        self.pending = block[cut + _TO_NEXT_EVENT :]
+        begin, end = 0, cut + _TO_NEXT_EVENT
+        if self.pending:
+            begin = block.find(scan.BOUNDARY) + _TO_NEXT_EVENT
+            self.seams.append(self.pending + block[:begin])
+        self.pending = block[end:]
+        if begin < end:
+            self._take(block, begin, end)
+        if len(self.seams) >= _SEAMS or sum(map(len, self.seams)) >= _LONGEST_SEAMS:
+            self._take_seams()
+
+    def _take_seams(self) -> None:
+        text, self.seams = b"".join(self.seams), []
+        if text:
+            self._take(text + b" " * scan.MARGIN, 0, len(text))
+
+    def _take(self, block: bytes, begin: int, end: int) -> None:
+        """Hand the scanner events; hand what it does not know to the decoder."""
         scanner = self.scanner
         assert scanner is not None  # noqa: S101 (for mypy: feed() saw to it)
         try:
-            scanner.scan(events)
+            scanner.scan(block, begin, end)
         except scan.Unfamiliar:
             scanner.flush()
-            self.decoder.whole(events[: -len(scan.PADDING)])
+            self.decoder.whole(block[begin:end])
             if self.decoder.ended:
                 self.tail.append(self.pending)
                 self.pending = b""

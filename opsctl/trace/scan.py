@@ -29,8 +29,8 @@ _MOST_HEADS = 1 << 17
 _TILE = 1 << 17
 _FLUSH = 1 << 17
 """Events that wait to be sorted by role together: many blocks at once cost little more than one."""
-PADDING = b"\n" + b" " * 31
-"""What a block must end in, so that eight bytes can be read at every place of interest."""
+MARGIN = 32
+"""How many bytes must stand behind a text, so that eight can be read at every place of interest."""
 _NEWLINE = ord("\n")
 _MESSAGE = re.compile(
     rb'"Collective name": "(?P<op>[^"]*)"|"In msg nelems": (?P<elements>\d+)|"dtype": "(?P<dtype>[^"]*)"'
@@ -165,17 +165,16 @@ class Scanner:
         self._waiting = 0
         self._tile = _numpy.empty(_TILE, dtype=bool)
 
-    def scan(self, block: bytes) -> None:
-        """Take a block that begins with ``␣␣{`` and ends after an event, and PADDING.
+    def scan(self, block: bytes, begin: int, end: int) -> None:
+        """Take what stands at [begin, end): from a ``␣␣{`` to after an event. MARGIN bytes must stand behind it.
 
         Raises Unfamiliar, with nothing taken.
         """
         np = self._numpy
-        text = np.frombuffer(block, dtype=np.uint8)
         words = _words(np, block)
-        ends = self._newlines(text)
+        ends = self._newlines(np.frombuffer(block, dtype=np.uint8), begin, end)
         starts = np.empty_like(ends)
-        starts[:1] = 0
+        starts[:1] = begin
         starts[1:] = ends[:-1] + 1
         begins = words[starts]
         opening = np.flatnonzero((begins & _FOUR) == _EVENT_LINE)
@@ -197,7 +196,7 @@ class Scanner:
             rows = _Rows(block, words, self._heads)
             rows.at(starts, ends, timed[kept], numbers[kept])
             start, duration = rows.times()
-            following = np.append(starts[opening], len(block))[event[kept] + 1]
+            following = np.append(starts[opening], end)[event[kept] + 1]
             correlation = rows.correlations(following)
             self._taken.append((numbers[kept], start, duration, correlation))
             self._waiting += len(kept)
@@ -206,13 +205,13 @@ class Scanner:
         if self._waiting >= _FLUSH:
             self.flush()
 
-    def _newlines(self, text: Any) -> Any:
+    def _newlines(self, text: Any, begin: int, end: int) -> Any:
         """Return where lines end; in tiles, so that what is compared is still in the cache when it is counted."""
         np = self._numpy
         found = []
-        for begin in range(0, len(text), _TILE):
-            tile = text[begin : begin + _TILE]
-            found.append(np.equal(tile, _NEWLINE, out=self._tile[: len(tile)]).nonzero()[0] + begin)
+        for place in range(begin, end, _TILE):
+            tile = text[place : min(place + _TILE, end)]
+            found.append(np.equal(tile, _NEWLINE, out=self._tile[: len(tile)]).nonzero()[0] + place)
         return np.concatenate(found)
 
     def flush(self) -> None:
