@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -97,6 +98,16 @@ def pick(column: Sequence[int], index: Sequence[int]) -> Sequence[int]:
         return [column[place] for place in index]
     picked: Sequence[int] = np.asarray(column, dtype=np.int64)[np.asarray(index, dtype=np.int64)]
     return picked
+
+
+def sorted_places(bounds: Sequence[int], keys: Sequence[int]) -> Sequence[int]:
+    """Return for each key the index of the last of the sorted ``bounds`` that is not above it; -1 before the first."""
+    np = optional("numpy")
+    if np is None:
+        return [bisect_right(bounds, key) - 1 for key in keys]
+    wanted = np.asarray(keys, dtype=np.int64)
+    places: list[int] = (np.searchsorted(np.asarray(bounds, dtype=np.int64), wanted, side="right") - 1).tolist()
+    return places
 
 
 def look_up(table: Mapping[int, int], keys: Sequence[int], absent: int) -> Sequence[int]:

@@ -16,7 +16,7 @@ from statistics import median
 
 from opsctl.trace.categories import Categories
 from opsctl.trace.events import Role
-from opsctl.trace.grouping import extents, look_up, pick
+from opsctl.trace.grouping import extents, look_up, pick, sorted_places
 from opsctl.trace.markers import DECODE, UNKNOWN, Marker, read_marker
 from opsctl.trace.reading import TraceFile
 from opsctl.trace.work import Work
@@ -89,14 +89,13 @@ def _by_markers(file: TraceFile, work: Work, markers: list[tuple[int, Marker]]) 
     begins = [start for start, _ in markers]
     if work.on_device:
         launches = file.columns.spans[Role.LAUNCH]
+        steps = sorted_places(begins, launches.start)
         number = {
-            correlation: bisect_right(begins, start) - 1
-            for correlation, start in zip(launches.correlation, launches.start, strict=True)
-            if correlation >= 0
+            correlation: step for correlation, step in zip(launches.correlation, steps, strict=True) if correlation >= 0
         }
         of = look_up(number, work.key, NO_STEP)
     else:
-        of = [bisect_right(begins, key) - 1 for key in work.key]  # before the first: -1, NO_STEP
+        of = sorted_places(begins, work.key)
     method = markers[0][1].source + (", kernels by the launch that caused them" if work.on_device else "")
     return _stepping(method, work, of, [(marker.kind, marker.batch) for _, marker in markers])
 
