@@ -100,6 +100,15 @@ def pick(column: Sequence[int], index: Sequence[int]) -> Sequence[int]:
     return picked
 
 
+def where_known(known: Sequence[int], column: Sequence[int]) -> Sequence[int]:
+    """Return the column, -1 where ``known`` is below 0."""
+    np = optional("numpy")
+    if np is None:
+        return [value if key >= 0 else -1 for key, value in zip(known, column, strict=True)]
+    values: Sequence[int] = np.where(np.asarray(known, dtype=np.int64) >= 0, np.asarray(column, dtype=np.int64), -1)
+    return values
+
+
 def sorted_places(bounds: Sequence[int], keys: Sequence[int]) -> Sequence[int]:
     """Return for each key the index of the last of the sorted ``bounds`` that is not above it; -1 before the first."""
     np = optional("numpy")
@@ -118,6 +127,9 @@ def look_up(table: Mapping[int, int], keys: Sequence[int], absent: int) -> Seque
     known = np.fromiter(sorted(table), dtype=np.int64, count=len(table))
     said = np.fromiter((table[key] for key in known.tolist()), dtype=np.int64, count=len(table))
     wanted = np.asarray(keys, dtype=np.int64)
-    place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    found: Sequence[int] = np.where(known[place] == wanted, said[place], absent)
+    # What one graph launched stands together: of a run of equal keys one is looked up.
+    first = np.append(True, wanted[1:] != wanted[:-1])[: len(wanted)]
+    own = wanted[first]
+    place = np.minimum(np.searchsorted(known, own), len(known) - 1)
+    found: Sequence[int] = np.where(known[place] == own, said[place], absent)[np.cumsum(first) - 1]
     return found

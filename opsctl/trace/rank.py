@@ -10,7 +10,7 @@ from pathlib import Path
 
 from opsctl.trace.categories import Categories, default_categories
 from opsctl.trace.events import Columns, Message
-from opsctl.trace.grouping import extents, pick, totals, totals_of_pairs
+from opsctl.trace.grouping import extents, pick, totals, totals_of_pairs, where_known
 from opsctl.trace.intervals import Intervals, Occupancy, occupancy, total, union
 from opsctl.trace.markers import DECODE, UNKNOWN
 from opsctl.trace.reading import TraceFile, read_file
@@ -174,10 +174,11 @@ def _rows(names: list[tuple[str, str]], categories: list[str], work: Work, stead
         KernelRow(kind, name, category, calls[index], sums[index])
         for index, ((kind, name), category) in enumerate(zip(names, categories, strict=True))
     ]
-    for (_, name), value in totals_of_pairs(steady_of, work.name, work.calls, size).items():
-        rows[name].step_calls += value
+    steady_name = where_known(steady_of, work.name)
+    step_calls, step_sums = totals(steady_name, work.calls, size), totals(steady_name, work.duration, size)
+    for row, number, ns in zip(rows, step_calls, step_sums, strict=True):
+        row.step_calls, row.step_sum = number, ns
     for (_, name), value in totals_of_pairs(steady_of, work.name, work.duration, size).items():
-        rows[name].step_sum += value
         rows[name].step_squares += value * value
     return [row for row in rows if row.calls]
 
