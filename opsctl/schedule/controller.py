@@ -16,6 +16,7 @@ from opsctl.errors import BusError, DeadlineExceeded, PrivilegeMissing, UnfitErr
 
 Scope = Literal["system", "user"]
 LIMIT = 30.0
+_BOOTED = Path("/run/systemd/system")
 _UNIT_FOLDERS = {"system": Path("/etc/systemd/system")}
 _ITERATION = re.compile(r"(?:Next elapse|Iteration #\d+|Iter\. #\d+): (?P<local>.+)|\(in UTC\): (?P<utc>.+)")
 MOST_MISSED = 100
@@ -42,11 +43,24 @@ def unit_folder(scope: Scope) -> Path:
     return Path(base) / "systemd" / "user"
 
 
+def require_systemd(sign: Path = _BOOTED) -> None:
+    """Raise UnfitError where this machine's PID 1 is no systemd (``sign`` is what sd_booted(3) looks for)."""
+    if not sign.is_dir():
+        raise UnfitError(
+            "this machine was not booted with systemd: no timer could fire here",
+            wanted="a controller whose PID 1 is systemd",
+            seen=f"no {sign}",
+            hint="add it on a machine that has it (a host itself will do: transport: local), or let what starts things "
+            "here call opsctl run … --plain",
+        )
+
+
 def install(texts: dict[str, str], timer: str, scope: Scope) -> None:
     """Write units and start the timer. On any failure what was written is taken away again.
 
     Raises PrivilegeMissing, BusError, UnfitError.
     """
+    require_systemd()
     folder = unit_folder(scope)
     written: list[Path] = []
     try:

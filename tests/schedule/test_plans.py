@@ -72,6 +72,13 @@ def test_an_expression_that_systemd_does_not_know_is_refused() -> None:
         controller.normalised("half past two")
 
 
+def test_a_machine_without_systemd_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UnfitError, match="not booted with systemd") as caught:
+        controller.require_systemd(tmp_path / "no")
+    assert caught.value.exit_code == 2
+    controller.require_systemd(tmp_path)
+
+
 def test_names() -> None:
     assert name_for(Path("playbooks/Nightly_snapshot.yml")) == "nightly-snapshot"
     for bad in ("", "Bad", "a/b", "-a", "a b", "a\nb", "x" * 80):
