@@ -70,6 +70,25 @@ def test_sizes_of_messages_are_read_where_the_trace_says_them(tmp_path: Path) ->
     assert (message.op, message.elements, message.dtype, message.group_size) == ("allreduce", 7168, "BFloat16", 8)
 
 
+def test_names_that_differ_in_one_byte_anywhere_are_told_apart(tmp_path: Path) -> None:
+    """The fast reader guesses a head from a few bytes of it, so heads must be met that agree in all of those."""
+    plain = "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<float>, std::array<char*> >"
+    names = [plain, *(f"{plain[:place]}#{plain[place + 1 :]}" for place in range(len(plain)))]
+    events = []
+    for index, name in enumerate(names * 3):
+        events.append(kernel(name, 1_000_000 + 10_000 * index, 1_000 + index, stream=7 + index % 2, correlation=index))
+        events.append(host("cpu_op", name, 1_000_000 + 10_000 * index, 5))
+    columns = read_file(write(tmp_path / "names.json", kineto(events))).columns
+    device = columns.device
+    seen = sorted(
+        (start, columns.names[name][1], columns.lanes[lane][1], duration)
+        for name, lane, start, duration in zip(device.name, device.lane, device.start, device.duration, strict=True)
+    )
+    assert [row[1:] for row in seen] == [
+        (name, str(7 + index % 2), 1_000 + index) for index, name in enumerate(names * 3)
+    ]
+
+
 @settings(max_examples=60, deadline=None)
 @given(size=st.integers(1, 4000), spelling=st.sampled_from(["2.11", "2.13", "minified", "indented"]))
 def test_where_the_stream_is_split_makes_no_difference(
