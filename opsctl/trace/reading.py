@@ -11,6 +11,7 @@ from opsctl.trace import scan
 from opsctl.trace.categories import Categories, default_categories
 from opsctl.trace.decode import Decoder
 from opsctl.trace.events import Columns, Role
+from opsctl.trace.heads import Unfamiliar
 from opsctl.trace.inflate import Source
 from opsctl.trace.metadata import Metadata, is_front_end, rank_in_name, read_metadata
 
@@ -147,7 +148,7 @@ class _Reader:
         assert scanner is not None  # noqa: S101 (for mypy: feed() saw to it)
         try:
             scanner.scan(block, begin, end)
-        except scan.Unfamiliar:
+        except Unfamiliar:
             scanner.flush()
             self.decoder.whole(block[begin:end])
             if self.decoder.ended:

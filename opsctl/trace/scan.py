@@ -3,8 +3,8 @@
 Kineto writes an event as ``␣␣{``, then lines indented by four blanks that begin with ``"ph"``, ``"cat"``,
 ``"name"``, ``"pid"``, ``"tid"`` (on one line up to torch 2.11, on a line each since), then a line that
 begins with ``"ts"``. So all that is said *before* the time (the head) is a run of bytes that repeats for
-every call of a kernel: it is parsed once and looked up ever after, and times and correlations are digits at
-known places, turned into numbers a block at a time.
+every call of a kernel (``heads.py``), and times and correlations are digits at known places, turned into numbers
+a block at a time.
 
 Anything that is not exactly so raises :class:`Unfamiliar` before the block has left a trace in the columns;
 the caller hands that block to ``decode``, which knows every spelling.
@@ -15,18 +15,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from opsctl.trace.events import Columns, Message, Role, role_of
+from opsctl.trace.events import Columns, Message, Role
+from opsctl.trace.heads import Heads, Unfamiliar, word
 from opsctl.trace.speedups import optional
-from opsctl.trace.text import lane_text, name_text
 
 BOUNDARY = b"\n  },\n  {\n"
-_HEAD = re.compile(
-    rb'    "ph": "(?P<ph>.)",\s+(?:"cat": "(?P<cat>[^"]*)",\s+)?"name": "(?P<name>.*)",'
-    rb'\s+"pid": (?P<pid>-?\d+|"[^"]*"),\s+"tid": (?P<tid>-?\d+|"[^"]*"),\n',
-    re.DOTALL,
-)
-_MOST_HEADS = 1 << 17
 _TILE = 1 << 17
+"""Bytes compared at a time: they and what comes of them stay in the cache."""
 _FLUSH = 1 << 17
 """Events that wait to be sorted by role together: many blocks at once cost little more than one."""
 MARGIN = 32
@@ -38,49 +33,31 @@ _MESSAGE = re.compile(
 )
 
 
-def _word(literal: bytes) -> Any:
-    """Return up to eight bytes as the number that a little-endian word of them is."""
-    number = int.from_bytes(literal, "little")
-    return number if _numpy is None else _numpy.uint64(number)
-
-
 def _words(np: Any, block: bytes) -> Any:
     """Return the eight bytes that begin at every byte of the block, as numbers, without a copy."""
     return np.ndarray((len(block) - 7,), dtype="<u8", buffer=block, strides=(1,))
 
 
 _numpy = optional("numpy")
-_EVENT_LINE, _FOUR = _word(b"  {\n"), _word(b"\xff" * 4)
-_TIME_LINE = _word(b'    "ts"')
-_SPAN_OF, _OPERATOR, _SEVEN = b'    "ph": "X", "cat": "', _word(b'cpu_op"'), _word(b"\xff" * 7)
-_TIME = b'    "ts": '
-_SLOT_BITS = 16
-_SLOT_SHIFT = _numpy and _numpy.uint64(64 - _SLOT_BITS)
-_MIX = [
-    _word(number.to_bytes(8, "little"))
-    for number in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F)
-]
-"""Odd numbers of many bits: what is multiplied with them is spread over the upper bits."""
-_COMMA, _ONE, _BYTE = _word(b","), _word(b"\xff"), _word(b"\x08")
-_DOT, _DOT_BEFORE_THREE = _word(b"\0\0\0\0."), _word(b"\0\0\0\0\xff")
-_THREE_LAST = _word(b"\0\0\0\0\0\xff\xff\xff")
-_ZEROS, _HIGH_BITS = _word(b"0" * 8), _word(b"\x80" * 8)
-_LAST_BYTES = _numpy and _numpy.array([_word(b"\0" * (8 - count) + b"\xff" * count) for count in range(9)])
-_STOPS = _numpy and _numpy.array([_word(b"\0" * count + b"\x80") for count in range(8)])
-_ONE_BIT = _word(b"\x01")
+_EVENT_LINE, _FOUR = word(b"  {\n"), word(b"\xff" * 4)
+_TIME_LINE = word(b'    "ts"')
+_SPAN_OF, _OPERATOR, _SEVEN = b'    "ph": "X", "cat": "', word(b'cpu_op"'), word(b"\xff" * 7)
+_COMMA, _ONE, _BYTE = word(b","), word(b"\xff"), word(b"\x08")
+_DOT, _DOT_BEFORE_THREE = word(b"\0\0\0\0."), word(b"\0\0\0\0\xff")
+_THREE_LAST = word(b"\0\0\0\0\0\xff\xff\xff")
+_ZEROS, _HIGH_BITS = word(b"0" * 8), word(b"\x80" * 8)
+_LAST_BYTES = _numpy and _numpy.array([word(b"\0" * (8 - count) + b"\xff" * count) for count in range(9)])
+_STOPS = _numpy and _numpy.array([word(b"\0" * count + b"\x80") for count in range(8)])
+_ONE_BIT = word(b"\x01")
 _DURATION, _CORRELATION = b', "dur": ', b'"correlation": '
-_DURATION_LINE = _word(b' "dur": ')
-_NINE_TO_HIGH = _word(b"\x76" * 8)
+_DURATION_LINE = word(b' "dur": ')
+_NINE_TO_HIGH = word(b"\x76" * 8)
 """Added to a byte of 0…9 it leaves the high bit alone; to 10…127 it sets it."""
 _PARALLEL = [
-    (_word(b"\x08"), _word(b"\x0a"), _word(b"\xff\x00" * 4)),
-    (_word(b"\x10"), _word(b"\x64"), _word(b"\xff\xff\x00\x00" * 2)),
-    (_word(b"\x20"), _word(b"\x10\x27"), _word(b"\xff" * 4)),
+    (word(b"\x08"), word(b"\x0a"), word(b"\xff\x00" * 4)),
+    (word(b"\x10"), word(b"\x64"), word(b"\xff\xff\x00\x00" * 2)),
+    (word(b"\x20"), word(b"\x10\x27"), word(b"\xff" * 4)),
 ]
-
-
-class Unfamiliar(Exception):
-    """The block is not in Kineto's own layout."""
 
 
 def is_kineto_layout(text: bytes) -> bool:
@@ -104,91 +81,6 @@ def message_in(arguments: bytes) -> Message | None:
     )
 
 
-class _Heads(dict[bytes, int]):
-    """From the bytes before an event's time to a number; the ``role`` of one that is not kept is 0."""
-
-    def __init__(self, columns: Columns) -> None:
-        super().__init__()
-        self.columns = columns
-        self.role: list[int] = [0]
-        self.name: list[int] = [0]
-        self.lane: list[int] = [0]
-        self.flawed: set[int] = set()
-        self._texts: list[bytes] = [b"\0"]
-        """Each head with the line of the time begun; the first is what no event begins with."""
-        self._text_array = _numpy.array(self._texts, dtype=object)
-        self._guesses = _numpy.zeros(1 << _SLOT_BITS, dtype=_numpy.int64)
-        self._arrays: tuple[Any, Any, Any] | None = None
-        self._distances: dict[bytes, Any] = {}
-
-    def numbers(self, block: bytes, words: Any, begin: Any, end: Any) -> Any:
-        """Return the numbers of the heads at [begin, end).
-
-        Guessed from a head's length and a few bytes of it, then compared; only what was guessed wrong is cut out
-        and looked up, which takes three times as long.
-        """
-        np = _numpy
-        if len(self._text_array) != len(self._texts):
-            self._text_array = np.array(self._texts, dtype=object)
-        length, last = end - begin, len(words) - 1
-        slot = length.astype(np.uint64) * _MIX[0]
-        # A name's beginning, middle and end, and the thread or stream.
-        for place, factor in zip((begin + 40, begin + (length >> 1), end - 32, end - 10), _MIX[1:], strict=True):
-            slot ^= words[np.minimum(place, last)] * factor
-        slot >>= _SLOT_SHIFT
-        guess = self._guesses[slot]
-        texts = self._text_array[guess].tolist()
-        right = np.fromiter(map(block.startswith, texts, begin.tolist()), dtype=bool, count=len(texts))
-        for row in np.flatnonzero(~right).tolist():
-            guess[row] = number = self[block[int(begin[row]) : int(end[row])]]
-            self._guesses[slot[row]] = number
-        return guess
-
-    def distances(self, literal: bytes) -> Any:
-        """Return by number how far off a literal stood last time, to be read and written."""
-        known = self._distances.get(literal)
-        if known is None or len(known) < len(self.role):
-            grown = _numpy.zeros(len(self.role) + 1024, dtype="i8")
-            if known is not None:
-                grown[: len(known)] = known
-            known = self._distances[literal] = grown
-        return known
-
-    def tables(self) -> tuple[Any, Any, Any]:
-        """Return role, name and lane by number, as arrays."""
-        if self._arrays is None or len(self._arrays[0]) != len(self.role):
-            self._arrays = tuple(_numpy.array(table, dtype="i4") for table in (self.role, self.name, self.lane))
-        return self._arrays
-
-    def __missing__(self, head: bytes) -> int:
-        match = _HEAD.fullmatch(head)
-        if match is None:
-            if head.startswith(b'    "ph": "X"'):
-                raise Unfamiliar
-            return 0
-        category = (match["cat"] or b"").decode("utf-8", "replace")
-        role = role_of(match["ph"].decode("latin-1"), category)
-        # Heads that never come again (a name of its own for every event) are not remembered for ever.
-        remembered = len(self) < _MOST_HEADS
-        number = len(self.role)
-        if role in self.columns.roles:
-            name, valid = name_text(match["name"])
-            self.role.append(role)
-            self.name.append(self.columns.name_id(category, name))
-            self.lane.append(self.columns.lane_id(lane_text(match["pid"]), lane_text(match["tid"])))
-            if not valid:
-                self.flawed.add(number)
-        elif match["ph"] == b"X" and remembered:
-            for table in (self.role, self.name, self.lane):
-                table.append(0)
-        else:
-            return 0
-        if remembered:
-            self[head] = number
-        self._texts.append(head + _TIME if remembered else self._texts[0])
-        return number
-
-
 class Scanner:
     """Reads blocks of whole events into ``columns``. Needs numpy: make one only where :func:`available`."""
 
@@ -196,7 +88,7 @@ class Scanner:
         """``collectives(category, name)`` says whether a name is a collective whose message size is worth reading."""
         self.columns = columns
         self._numpy = _numpy
-        self._heads = _Heads(columns)
+        self._heads = Heads(columns)
         self._collectives = collectives
         self._is_collective: list[bool] = []
         self._says_message = _numpy.zeros(0, dtype=bool)
@@ -294,7 +186,7 @@ class Scanner:
 class _Rows:
     """The kept events of a block: where their lines are, and the numbers on them."""
 
-    def __init__(self, block: bytes, words: Any, heads: _Heads) -> None:
+    def __init__(self, block: bytes, words: Any, heads: Heads) -> None:
         self.np, self.block, self.words, self.heads = _numpy, block, words, heads
 
     def at(self, starts: Any, ends: Any, lines: Any, numbers: Any) -> None:
@@ -349,7 +241,7 @@ class _Rows:
         It mostly stands as far off as it did in the last event of the same head, so that is looked at first.
         """
         np = self.np
-        first, last, further = _word(literal[:8]), _word(literal[-8:]), len(literal) - 8
+        first, last, further = word(literal[:8]), word(literal[-8:]), len(literal) - 8
         distance = self.heads.distances(literal)
         places = np.minimum(from_ + distance[self.numbers], len(self.words) - len(literal))
         hit = (self.words[places] == first) & (self.words[places + further] == last) & (places < until)
