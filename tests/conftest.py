@@ -40,7 +40,10 @@ CORE = (
     "tests/host/test_connection.py",
     "tests/lab/test_units.py",
     "tests/plan/",
+    "tests/schedule/test_timer.py::test_a_timer_fires_and_the_night_is_measured_and_recorded",
     "tests/serving/test_variants.py",
+    "tests/test_docs.py::test_a_page_for_real_hosts_runs_in_order_on_a_host_of_that_name[README.md]",
+    "tests/test_docs.py::test_the_walk_through_a_crash",
 )
 """Tests on lab hosts that ``script/test`` runs within its eight minutes; ``script/test-lab`` runs the others."""
 

@@ -135,7 +135,6 @@ ELSEWHERE = {
     "resume": "it needs a run that was cut short: the walk through a crash has one",
 }
 """Commands of the pages that are run by other tests, and why."""
-_LONGER = ("real-host.md", "serving.md", "recovery.md")
 
 
 @dataclass(frozen=True)
@@ -220,10 +219,7 @@ def test_the_mistake_that_the_tutorial_makes_is_answered_as_it_says() -> None:
 
 @pytest.mark.lab
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "page",
-    ["README.md", *(pytest.param(page, marks=pytest.mark.thorough) for page in _LONGER)],
-)
+@pytest.mark.parametrize("page", ["README.md", "real-host.md", "serving.md", "recovery.md"])
 def test_a_page_for_real_hosts_runs_in_order_on_a_host_of_that_name(bench: Bench, page: str, tmp_path: Path) -> None:
     commands = [command for command in EVERY if command.page == page and not command.mark]
     bench.shell("opsctl lab up", tmp_path)
