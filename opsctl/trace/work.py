@@ -36,6 +36,7 @@ class Work:
 
 def work_of(file: TraceFile, categories: Categories) -> Work:
     """Return the work of a file: of its GPU where it has any, else of the host's operators."""
+    wanted = [categories.is_collective(*name) for name in file.columns.names]
     if file.on_device:
         spans = file.columns.device
         work = Work(
@@ -47,17 +48,35 @@ def work_of(file: TraceFile, categories: Categories) -> Work:
             calls=array("b", bytes([1])) * len(spans),
             key=spans.correlation,
         )
+        work.collectives = _collectives(spans, wanted)
     else:
-        spans = file.columns.spans[Role.ANNOTATION]
         work = _self_times(file, categories)
-    wanted = [categories.is_collective(*name) for name in file.columns.names]
-    if any(wanted):
-        work.collectives = sorted(
-            (start, duration, lane, name)
-            for name, start, duration, lane in zip(spans.name, spans.start, spans.duration, spans.lane, strict=True)
-            if wanted[name]
+        # gloo's stand as annotations, beside the operators that asked for them; vLLM's over shared memory as operators.
+        work.collectives = _collectives(file.columns.spans[Role.ANNOTATION], wanted) or _innermost(
+            _collectives(file.columns.spans[Role.OPERATION], wanted)
         )
     return work
+
+
+def _collectives(spans: Spans, wanted: list[bool]) -> list[tuple[int, int, int, int]]:
+    if not any(wanted):
+        return []
+    return sorted(
+        (start, duration, lane, name)
+        for name, start, duration, lane in zip(spans.name, spans.start, spans.duration, spans.lane, strict=True)
+        if wanted[name]
+    )
+
+
+def _innermost(calls: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Leave out calls during which another began on the same thread: they only passed it on."""
+    kept: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
+    for call in sorted(calls, key=lambda call: (call[0], -call[1])):
+        own = kept[call[2]]
+        while own and call[0] < own[-1][0] + own[-1][1]:
+            own.pop()
+        own.append(call)
+    return sorted(call for own in kept.values() for call in own)
 
 
 def _self_times(file: TraceFile, categories: Categories) -> Work:

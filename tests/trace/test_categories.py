@@ -20,6 +20,7 @@ NAMES = {
         "void multimem_all_reduce_kernel<c10::BFloat16, 16>()",
         "gloo:all_reduce",
         "c10d::allreduce_",
+        "_C::shm_gather",
         "mscclpp_allreduce7",
     ],
     "router": [
@@ -36,6 +37,7 @@ NAMES = {
         "void deep_gemm::sm90_m_grouped_fp8_gemm_nt_contiguous<>",
     ],
     "dense-gemm": [
+        "_C::weight_packed_linear",
         "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT",
         "void marlin::Marlin<__nv_bfloat16, 1125899906909960l>()",
         "ampere_bf16_s16816gemm_bf16_64x64_ldg8_f2f_stages_64x5_tn",
@@ -109,6 +111,10 @@ def test_real_names_fall_where_they_belong(category: str, name: str) -> None:
         ("void quickreduce::allreduce_prototype_twoshot<>()", "all_reduce"),
         ("gloo:all_reduce", "all_reduce"),
         ("gloo:all_gather", "all_gather"),
+        ("_C::shm_allreduce", "all_reduce"),
+        ("_C::shm_all_gather", "all_gather"),
+        ("_C::shm_gather", "gather"),
+        ("_C::shm_send_tensor_list", "send_recv"),
         ("c10d::allreduce_", None),
         ("nvjet_sm90", None),
     ],
