@@ -26,6 +26,13 @@ from opsctl.lab.standin.gpus import GpuConfig
 from opsctl.lab.units import Standin, install
 
 
+def as_login(user: str, *command: str) -> list[str]:
+    """Return the argv of a command in that user's own session, for root inside a host."""
+    session = 'export XDG_RUNTIME_DIR=/run/user/$(id -u); exec "$@"'
+    login = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
+    return [*login, "env", f"HOME=/home/{user}", f"USER={user}", "sh", "-c", session, "sh", *command]
+
+
 class MakeLabHost(Protocol):
     """Boots one more host, of any kind; it goes at the end of the test."""
 

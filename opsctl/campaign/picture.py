@@ -6,12 +6,13 @@ Readable in 80 columns and without colour: each state has a sign and a word of i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from opsctl.clock import instant
 from opsctl.quantities import format_duration
 from opsctl.record import PhaseRecord, ProductionRecord, RunRecord, StepRecord
 from opsctl.results import State
@@ -32,7 +33,7 @@ def elapsed(started: str | None, ended: str | None, *, at: datetime | None = Non
     """Return how long something took, or has taken so far; "" when it has not begun."""
     if started is None:
         return ""
-    end = datetime.fromisoformat(ended) if ended else at or datetime.now(UTC)
+    end = datetime.fromisoformat(ended) if ended else at or instant()
     return format_duration(max(0.0, (end - datetime.fromisoformat(started)).total_seconds()))
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ROOMY = 100
 """Columns of a terminal from which on every column of a table is shown."""
+_WIDEST_NAME = 72
 _COMMON = ("void ", "at::native::", "(anonymous namespace)::")
 
 
@@ -50,7 +51,7 @@ class TraceView:
 
     def analysis(self, analysis: Analysis, document: dict[str, Any]) -> None:
         """Print the answer first, then what it rests on."""
-        self._say(finding(document))
+        self._say(_finding(document))
         self._say()
         self._ranks(document)
         self._steps(document)
@@ -59,7 +60,7 @@ class TraceView:
             self._collectives(document)
         self._kernels(document)
         if document["other"]:
-            names = ", ".join(f"{short(row['name'], 72)} {row['share_of_sum']:.1%}" for row in document["other"][:5])
+            names = ", ".join(f"{_short(row['name'])} {row['share_of_sum']:.1%}" for row in document["other"][:5])
             self._say(f"Largest of other, by share of the sum: {names}")
         for line in (document["beside_the_clock"] or {}).get("explanation", ()):
             self._say(f"Beside the clock: {line}")
@@ -92,7 +93,7 @@ class TraceView:
                 f"{row['kernels']:,}",
                 row["streams"],
                 row["steps"],
-                percent(row["busy_share"]),
+                _percent(row["busy_share"]),
             )
             for row in document["ranks"]
         ]
@@ -111,7 +112,7 @@ class TraceView:
             for row in (main, *main.get("other_batches", ())):
                 wall = row["wall_us"]
                 own = [(row.get(key) or {}).get("mean") for key in ("busy_us", "sum_us", "idle_us")]
-                rows.append((kind, row["batch"], row["count"], wall["p50"], wall["mean"], percent(wall["cv"]), *own))
+                rows.append((kind, row["batch"], row["count"], wall["p50"], wall["mean"], _percent(wall["cv"]), *own))
         self._table(f"Steps, by {document['method']}", columns, rows)
         if means:
             self._say("A step's time: " + "; ".join(f"{', '.join(kinds)}: {what}" for what, kinds in means.items()))
@@ -133,10 +134,10 @@ class TraceView:
             (
                 row["name"],
                 row["busy_us_per_step"],
-                percent(row["share_of_busy"]),
+                _percent(row["share_of_busy"]),
                 row["hidden_us_per_step"],
                 row["sum_us_per_step"],
-                percent(row["cv"]),
+                _percent(row["cv"]),
             )
             for row in document["categories"]
         ]
@@ -179,14 +180,14 @@ class TraceView:
             kernels = sorted(kernels, key=lambda row: -(row["sum_us_per_step"] or 0.0))
         rows = [
             (
-                short(row["name"], 72),
+                _short(row["name"]),
                 row["category"],
                 _count(row["calls_per_step"]),
                 row["sum_us_per_step"],
-                percent(row["cv_per_step"]),
+                _percent(row["cv_per_step"]),
                 f"{row['calls']:,}",
                 row["mean_us"],
-                percent(row["share_of_sum"]),
+                _percent(row["share_of_sum"]),
             )
             for row in kernels[: self._top]
         ]
@@ -208,7 +209,7 @@ class TraceView:
             )
             rows = [
                 (
-                    short(row["name"], 72),
+                    _short(row["name"]),
                     row["verdict"],
                     row["before_us_per_step"],
                     row["after_us_per_step"],
@@ -264,7 +265,7 @@ class TraceView:
         self._console.print(table)
 
 
-def finding(document: dict[str, Any]) -> str:
+def _finding(document: dict[str, Any]) -> str:
     """Return the answer in a sentence or two."""
     shares = ", ".join(f"{row['name']} {row['share_of_busy']:.1%}" for row in document["categories"][:3])
     kinds = document["steps"]
@@ -284,14 +285,14 @@ def finding(document: dict[str, Any]) -> str:
     )
 
 
-def short(name: str, widest: int) -> str:
+def _short(name: str) -> str:
     """Return a kernel's name without what all kernels of torch have in common, short enough for a table."""
     for common in _COMMON:
         name = name.replace(common, "")
-    return name if len(name) <= widest else name[: widest - 1] + "…"
+    return name if len(name) <= _WIDEST_NAME else name[: _WIDEST_NAME - 1] + "…"
 
 
-def percent(share: float | None) -> str | None:
+def _percent(share: float | None) -> str | None:
     """Return a share as shown; None stays unknown."""
     return None if share is None else f"{share:.1%}"
 

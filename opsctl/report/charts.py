@@ -244,14 +244,27 @@ def gemm(placed: Sequence[Placed]) -> Chart:
         "yaxis": {"title": {"text": "GB/s"}, "rangemode": "tozero"},
         "height": 400,
     }
-    roofs = []
-    for item in placed:
-        bandwidth, share = item.cell.figure("gemm.bandwidth"), item.cell.figure("gemm.share_of_bandwidth")
-        if bandwidth and bandwidth.value and share and share.value > 0:
-            roofs.append(bandwidth.value / share.value)
+    roofs = [
+        bandwidth.value / share.value
+        for item in placed
+        if (bandwidth := item.cell.figure("gemm.bandwidth"))
+        and (share := item.cell.figure("gemm.share_of_bandwidth"))
+        and share.value > 0
+    ]
     if roofs:
         layout |= _roof(max(roofs))
     return Chart("gemm", "Matrix products under the bandwidth roof", _figure(data, layout))
+
+
+def upright(place: object, colour: str, *, width: float) -> dict[str, Any]:
+    """Return a dotted line over the whole height of a chart at a place of its x axis."""
+    line = {"color": colour, "width": width, "dash": "dot"}
+    return {"type": "line", "yref": "paper", "x0": place, "x1": place, "y0": 0, "y1": 1, "line": line}
+
+
+def _stroke(index: int) -> dict[str, str]:
+    """Return how the line of that number is drawn: a colour, and another dash each time the colours are used up."""
+    return {"color": PALETTE[index % len(PALETTE)], "dash": DASHES[index // len(PALETTE) % len(DASHES)]}
 
 
 def _product(index: int, kind: tuple[object, object], placed: Sequence[Placed]) -> dict[str, Any]:
@@ -269,7 +282,7 @@ def _product(index: int, kind: tuple[object, object], placed: Sequence[Placed]) 
         "name": short_label(", ".join(map(str, kind))),
         "x": [tokens for tokens, _ in points],
         "y": [rate for _, rate in points],
-        "line": {"color": PALETTE[index % len(PALETTE)], "dash": DASHES[index // len(PALETTE) % len(DASHES)]},
+        "line": _stroke(index),
         "hovertemplate": "M=%{x}: %{y:.4g} GB/s<extra>%{fullData.name}</extra>",
     }
 
@@ -308,10 +321,7 @@ def collectives(placed: Sequence[Placed]) -> Chart:
                     "x": [size for size, _ in points],
                     "y": [micros for _, micros in points],
                     "text": [format_size(size) for size, _ in points],
-                    "line": {
-                        "color": PALETTE[index % len(PALETTE)],
-                        "dash": DASHES[index // len(PALETTE) % len(DASHES)],
-                    },
+                    "line": _stroke(index),
                     "hovertemplate": "%{text}: %{y:.4g} µs<extra>%{fullData.name}</extra>",
                 }
             )
@@ -325,18 +335,7 @@ def collectives(placed: Sequence[Placed]) -> Chart:
         },
         "yaxis": {"title": {"text": "p50, µs"}, "type": "log"},
         "height": 400,
-        "shapes": [
-            {
-                "type": "line",
-                "yref": "paper",
-                "x0": size,
-                "x1": size,
-                "y0": 0,
-                "y1": 1,
-                "line": {"color": QUIET, "dash": "dot", "width": 1},
-            }
-            for size in own
-        ],
+        "shapes": [upright(size, QUIET, width=1) for size in own],
     }
     return Chart("collectives", "Collectives against message size", _figure(data, layout))
 

@@ -6,7 +6,7 @@ import statistics
 from itertools import pairwise
 from typing import Any
 
-from opsctl.report.charts import BAD, PALETTE, QUIET, WARN, short_label
+from opsctl.report.charts import BAD, PALETTE, QUIET, WARN, short_label, upright
 from opsctl.report.document import Chart
 from opsctl.snapshots import Changes, Series
 
@@ -26,7 +26,7 @@ def trend(series: Series, changes: Changes, identity: str) -> Chart:
         "xaxis": {"type": "date"},
         "yaxis": {"title": {"text": short_label(series.unit)}},
         "height": 270,
-        "shapes": [_upright(time, colour) for time, colour, _ in marks],
+        "shapes": [upright(time, colour, width=1.5) for time, colour, _ in marks],
         "annotations": [_said_above(time, colour, text) for time, colour, text in marks],
     }
     return Chart(
@@ -79,11 +79,6 @@ def _outliers(changes: Changes, times: list[str], values: list[float]) -> dict[s
         "marker": {"color": WARN, "symbol": "x", "size": 10},
         "hovertemplate": "outlier: %{y:.4g}<extra></extra>",
     }
-
-
-def _upright(time: str, colour: str) -> dict[str, Any]:
-    line = {"color": colour, "width": 1.5, "dash": "dot"}
-    return {"type": "line", "yref": "paper", "x0": time, "x1": time, "y0": 0, "y1": 1, "line": line}
 
 
 def _said_above(time: str, colour: str, text: str) -> dict[str, Any]:

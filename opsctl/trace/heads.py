@@ -31,7 +31,8 @@ def word(literal: bytes) -> Any:
     return number if _numpy is None else _numpy.uint64(number)
 
 
-_TIME = b'    "ts": '
+TIME = b'    "ts": '
+"""What a line that holds an event's time begins with."""
 _SLOT_BITS = 16
 _SLOT_SHIFT = _numpy and _numpy.uint64(64 - _SLOT_BITS)
 _MIX = [
@@ -122,5 +123,5 @@ class Heads(dict[bytes, int]):
             return 0
         if remembered:
             self[head] = number
-        self._texts.append(head + _TIME if remembered else self._texts[0])
+        self._texts.append(head + TIME if remembered else self._texts[0])
         return number

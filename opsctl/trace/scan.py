@@ -16,7 +16,7 @@ import re
 from typing import Any
 
 from opsctl.trace.events import Columns, Message, Role
-from opsctl.trace.heads import Heads, Unfamiliar, word
+from opsctl.trace.heads import TIME, Heads, Unfamiliar, word
 from opsctl.trace.speedups import optional
 
 BOUNDARY = b"\n  },\n  {\n"
@@ -40,7 +40,7 @@ def _words(np: Any, block: bytes) -> Any:
 
 _numpy = optional("numpy")
 _EVENT_LINE, _FOUR = word(b"  {\n"), word(b"\xff" * 4)
-_TIME_LINE = word(b'    "ts"')
+_TIME_LINE = word(TIME[:8])
 _SPAN_OF, _OPERATOR, _SEVEN = b'    "ph": "X", "cat": "', word(b'cpu_op"'), word(b"\xff" * 7)
 _COMMA, _ONE, _BYTE = word(b","), word(b"\xff"), word(b"\x08")
 _DOT, _DOT_BEFORE_THREE = word(b"\0\0\0\0."), word(b"\0\0\0\0\xff")
@@ -196,7 +196,7 @@ class _Rows:
 
     def times(self) -> tuple[Any, Any]:
         """Return start and duration in ns."""
-        time_at = self.starts[self.lines] + len('    "ts": ')
+        time_at = self.starts[self.lines] + len(TIME)
         until = self._before_comma(self.line_end)
         following = self.np.minimum(self.lines + 1, len(self.starts) - 1)
         next_line = self.starts[following]

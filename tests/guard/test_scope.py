@@ -11,6 +11,7 @@ from opsctl.errors import HostHeld, NotGuardable
 from opsctl.host.guard import control, guard_argv, holds_condition
 from opsctl.lab.spec import HostSpec
 from tests.guard.site import SERVER, Site, server_unit, until
+from tests.labfixtures import as_login
 
 pytestmark = pytest.mark.lab
 
@@ -23,10 +24,7 @@ def limit() -> Deadline:
 
 def as_ops(site: Site, *command: str, check: bool = True) -> str:
     """Run something as that user, in the user's own session."""
-    script = 'export XDG_RUNTIME_DIR=/run/user/$(id -u); exec "$@"'
-    done = site.lab.exec("setpriv", "--reuid=ops", "--regid=ops", "--init-groups", "env", "HOME=/home/ops", "USER=ops",
-                         "sh", "-c", script, "sh", *command, check=check)  # fmt: skip
-    return done.stdout.rstrip("\n")
+    return site.lab.exec(*as_login("ops", *command), check=check).stdout.rstrip("\n")
 
 
 @pytest.fixture

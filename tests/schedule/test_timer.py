@@ -17,7 +17,7 @@ from opsctl.lab.inventory import LAB_VARS, service_entries
 from opsctl.lab.spec import HostSpec
 from opsctl.lab.standin.gpus import GpuConfig
 from opsctl.lab.units import ENVIRONMENT, Standin, await_answer, environment_files, gpu_files
-from tests.labfixtures import MakeLabHost
+from tests.labfixtures import MakeLabHost, as_login
 
 pytestmark = pytest.mark.lab
 
@@ -38,9 +38,7 @@ phases:
 def opsctl(host: LabHost, *words: str) -> str:
     command = ["env", "-C", FOLDER, f"XDG_STATE_HOME={STATE}", sys.executable, "-m", "opsctl", *words]
     if host.spec.login != "root":
-        session = 'export XDG_RUNTIME_DIR=/run/user/$(id -u); exec "$@"'
-        login = ["setpriv", f"--reuid={host.spec.login}", f"--regid={host.spec.login}", "--init-groups"]
-        command = [*login, "env", f"HOME=/home/{host.spec.login}", "sh", "-c", session, "sh", *command]
+        command = as_login(host.spec.login, *command)
     return host.exec(*command, timeout=120).stdout
 
 

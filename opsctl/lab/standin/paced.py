@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from opsctl.lab.standin import logs, traces
 from opsctl.lab.standin.executor import EngineDeadError, LoadFaults, Step
@@ -37,9 +38,9 @@ class PacedExecutor:
             argv = [sys.executable, "-I", "-S", str(_HOLDER), str(rank), name, self._faults.text()]
             self._holders.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         speakers = [logs.worker(rank, holder.pid) for rank, holder in enumerate(self._holders)]
-        for speaker, holder in zip(speakers, self._holders, strict=True):
-            assert holder.stdout is not None  # noqa: S101 - a pipe was asked for
-            answer = json.loads(holder.stdout.readline() or '{"error": "worker died"}')
+        # All are heard before one that failed ends the others: which breaches are on record is no race.
+        answers = [_heard(holder) for holder in self._holders]
+        for speaker, answer in zip(speakers, answers, strict=True):
             if "error" in answer:
                 cause = (
                     f"ValueError: Free memory on device is less than desired GPU memory utilization. {answer['error']}"
@@ -99,3 +100,10 @@ class PacedExecutor:
         for holder in self._holders:
             if holder.stdin is not None:
                 holder.stdin.close()
+
+
+def _heard(holder: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return what a holder says of its GPU."""
+    assert holder.stdout is not None  # noqa: S101 - a pipe was asked for
+    answer: dict[str, Any] = json.loads(holder.stdout.readline() or '{"error": "worker died"}')
+    return answer
