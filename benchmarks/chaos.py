@@ -1,10 +1,10 @@
-"""Kill, and pause past its lease, the controller at every edge of a campaign, or at random instants.
+"""Kill, and pause past its lease, the controller at every strike point of a campaign, or at random instants.
 
-An edge is the instant just before or just after a commit to the journal or a mutation of the host
-(``opsctl/campaign/edges.py``). After each strike the guard alone must bring production back; a paused controller then
-wakes up, and must change nothing. Killed runs are resumed, and must complete.
+A strike point is the instant just before or just after a commit to the journal or a mutation of the host
+(``opsctl/runs/strike_points.py``). After each strike the guard alone must bring production back; a paused controller
+then wakes up, and must change nothing. Killed runs are resumed, and must complete.
 
-    python benchmarks/chaos.py --edges
+    python benchmarks/chaos.py --strike-points
     python benchmarks/chaos.py --runs 60 --seed 7
 
 Exit status 1 when production was lost, a stale mutation took effect, a journal entry was lost, a resume did not
@@ -44,7 +44,7 @@ WHOLE = 240.0
 
 @dataclass(frozen=True)
 class Strike:
-    """What is done to one run: at an edge (``at`` is its number), or after so many seconds."""
+    """What is done to one run: at a strike point (``at`` is its number), or after so many seconds."""
 
     mode: str
     at: int = 0
@@ -92,10 +92,10 @@ class Chaos:
             self.hosts.put(host)
 
     def reference(self) -> tuple[list[str], float]:
-        """Carry out an undisturbed campaign; return its edges by name, and its seconds."""
+        """Carry out an undisturbed campaign; return its strike points by name, and its seconds."""
         with self.desk() as bench:
             began = time.monotonic()
-            controller = bench.run(OPSCTL_EDGE_LOG=str(bench.folder / "edges"))
+            controller = bench.run(OPSCTL_STRIKE_LOG=str(bench.folder / "edges"))
             code = controller.wait(WHOLE)
             if code != 0:
                 raise SystemExit(f"the undisturbed campaign ended with {code}:\n{controller.tail()}")
@@ -113,8 +113,8 @@ class Chaos:
         return seen
 
     def _strike(self, bench: Bench, strike: Strike, seen: Seen) -> None:
-        log = {"OPSCTL_EDGE_LOG": str(bench.folder / "edges")}
-        order = {"OPSCTL_EDGE": f"{strike.at}:{strike.mode}"} if strike.at else {}
+        log = {"OPSCTL_STRIKE_LOG": str(bench.folder / "edges")}
+        order = {"OPSCTL_STRIKE": f"{strike.at}:{strike.mode}"} if strike.at else {}
         controller = bench.run(**log, **order)
         try:
             self._await_strike(controller, strike, seen)
@@ -135,7 +135,10 @@ class Chaos:
     def _await_strike(self, controller: Controller, strike: Strike, seen: Seen) -> None:
         if strike.at:
             until(
-                lambda: controller.frozen or controller.process.poll() is not None, WHOLE, "the edge", controller.tail
+                lambda: controller.frozen or controller.process.poll() is not None,
+                WHOLE,
+                "the strike point",
+                controller.tail,
             )
             seen.reached = controller.frozen or controller.process.returncode == -signal.SIGKILL
             return
@@ -180,7 +183,7 @@ def invocation(bench: Bench) -> str:
 
 
 def edges_of(bench: Bench) -> list[str]:
-    """Return the names of the edges that a controller passed."""
+    """Return the names of the strike points that a controller passed."""
     path = bench.folder / "edges"
     return [line.partition(" ")[2] for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -278,7 +281,7 @@ def quantile(ordered: list[float], share: float) -> float | None:
 def strikes_of(arguments: argparse.Namespace, edges: list[str], seconds: float) -> list[Strike]:
     """Return what is to be done."""
     modes = ["kill", "pause"] if arguments.mode == "both" else [arguments.mode]
-    if arguments.edges:
+    if arguments.strike_points:
         numbers = range(1 + arguments.offset, len(edges) + 1, arguments.every)
         return [Strike(mode, at=number, edge=edges[number - 1]) for mode in modes for number in numbers]
     chance = random.Random(arguments.seed)
@@ -289,12 +292,12 @@ def main() -> int:
     """Do as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--edges", action="store_true", help="every edge, killed and paused")
+    what.add_argument("--strike-points", action="store_true", help="every strike point, killed and paused")
     what.add_argument("--runs", type=int, help="so many random instants")
     parser.add_argument("--seed", type=int, default=1, help="of the random instants")
     parser.add_argument("--mode", choices=["kill", "pause", "both"], default="both")
-    parser.add_argument("--every", type=int, default=1, help="only every K-th edge")
-    parser.add_argument("--offset", type=int, default=0, help="leave out the first edges")
+    parser.add_argument("--every", type=int, default=1, help="only every K-th strike point")
+    parser.add_argument("--offset", type=int, default=0, help="leave out the first strike points")
     parser.add_argument("--jobs", type=int, default=4, help="lab hosts at work at once")
     parser.add_argument("--resume-every", type=int, default=1, help="resume only every K-th killed run")
     parser.add_argument("--json", action="store_true")
@@ -307,7 +310,8 @@ def main() -> int:
         edges, seconds = chaos.reference()
         strikes = strikes_of(arguments, edges, seconds)
         print(
-            f"{len(edges)} edges in {seconds:.0f} s; {len(strikes)} strikes on {arguments.jobs} hosts", file=sys.stderr
+            f"{len(edges)} strike points in {seconds:.0f} s; {len(strikes)} strikes on {arguments.jobs} hosts",
+            file=sys.stderr,
         )
         with ThreadPoolExecutor(arguments.jobs) as pool:
             seen = []

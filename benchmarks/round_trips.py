@@ -26,14 +26,14 @@ import yaml
 
 from opsctl.campaign import runner
 from opsctl.campaign.definition import RunRequest, new_run_id, read_definition
-from opsctl.campaign.events import Event
-from opsctl.campaign.journal import Journal
 from opsctl.host import connection, systemd
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.inventory import host_entry
 from opsctl.lab.lab import Lab, check_machine, reap
 from opsctl.lab.standin.gpus import GpuConfig
 from opsctl.lab.units import Standin, install
+from opsctl.runs.events import Event
+from opsctl.runs.journal import Journal
 
 PRODUCTION = Standin(load_seconds=1.0, service=("TimeoutStopSec=60", "LimitMEMLOCK=infinity"))
 STEP = {"command": {"argv": ["/bin/true"]}}

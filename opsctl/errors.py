@@ -1,6 +1,6 @@
 """The one tree of exceptions, and the exit codes that each branch ends in.
 
-Libraries' errors are mapped to these at the border, once (``opsctl/host/border.py`` for paramiko, GLib and
+Libraries' errors are mapped to these at the border, once (``opsctl/host/error_mapping.py`` for paramiko, GLib and
 httpx; source.py, expressions.py and problems.py of ``opsctl/playbook/`` for PyYAML, Jinja2 and pydantic).
 Nothing above a border knows a library's own exception. Every error is written for a person: what was
 wanted, what was seen, where, and what to do next.
@@ -214,19 +214,19 @@ class NotReady(OpsctlError):
 class LoadFailed(NotReady):
     """The server died, or logged a line after which it will never serve.
 
-    ``passing`` is true where a second attempt can help; ``lines_quoted`` holds the first cause.
+    ``transient`` is true where a second attempt can help; ``lines_quoted`` holds the first cause.
     """
 
     def __init__(
         self,
         message: str,
         *,
-        passing: bool = False,
+        transient: bool = False,
         lines_quoted: tuple[str, ...] = (),
         **about: str | None,
     ) -> None:
         super().__init__(message, **about)
-        self.passing = passing
+        self.transient = transient
         self.lines_quoted = lines_quoted
 
     def lines(self) -> list[str]:

@@ -41,7 +41,7 @@ CORE = (
     "tests/lab/test_units.py",
     "tests/plan/",
     "tests/schedule/test_timer.py::test_a_timer_fires_and_the_night_is_measured_and_recorded",
-    "tests/serving/test_variants.py",
+    "tests/serving/launch/test_variants.py",
     "tests/test_docs.py::test_a_page_for_real_hosts_runs_in_order_on_a_host_of_that_name[README.md]",
     "tests/test_docs.py::test_the_walk_through_a_crash",
 )

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opsctl.campaign import swap
-from opsctl.campaign.borrowing import Borrowing
+from opsctl.campaign.borrowed_host import BorrowedHost
 from opsctl.campaign.steps import PlannedStep, failed_whole, run_step
 from opsctl.errors import Interrupted, NotReady, OpsctlError
 from opsctl.playbook.models import NOTHING
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import State, StepResult
-from opsctl.serving.loads import LoadHistory
+from opsctl.serving.load.history import LoadHistory
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Policy:
 
 
 def run_phases(
-    b: Borrowing, phases: tuple[PlannedPhase, ...], services: dict[str, ResolvedService], policy: Policy
+    b: BorrowedHost, phases: tuple[PlannedPhase, ...], services: dict[str, ResolvedService], policy: Policy
 ) -> None:
     """Carry the phases out in order. Returns when all ended; the journal holds each one's state.
 
@@ -70,7 +70,7 @@ def run_phases(
             b.phase, b.step = "", ""
 
 
-def _run_phase(b: Borrowing, phase: PlannedPhase, services: dict[str, ResolvedService], policy: Policy) -> None:
+def _run_phase(b: BorrowedHost, phase: PlannedPhase, services: dict[str, ResolvedService], policy: Policy) -> None:
     journal = b.recorder.journal
     todo = [step for step in phase.steps if step.id not in phase.done]
     if phase.steps and not todo:
@@ -95,7 +95,9 @@ def _run_phase(b: Borrowing, phase: PlannedPhase, services: dict[str, ResolvedSe
     _close_phase(b, phase, worst, reason)
 
 
-def _ensure(b: Borrowing, wanted: ResolvedService | None, services: dict[str, ResolvedService], policy: Policy) -> None:
+def _ensure(
+    b: BorrowedHost, wanted: ResolvedService | None, services: dict[str, ResolvedService], policy: Policy
+) -> None:
     """Make the phase's service the one that serves, verified, and nothing else hold the GPUs."""
     if wanted is not None and b.serving == wanted.name:
         ready = swap.verify(b, wanted)
@@ -114,7 +116,7 @@ def _ensure(b: Borrowing, wanted: ResolvedService | None, services: dict[str, Re
         swap.bring_up(b, wanted, attempts=policy.attempts, history=policy.history, kill_foreign=policy.kill_foreign)
 
 
-def _run_one(b: Borrowing, phase: PlannedPhase, step: PlannedStep) -> State:
+def _run_one(b: BorrowedHost, phase: PlannedPhase, step: PlannedStep) -> State:
     journal = b.recorder.journal
     b.cancellation.check()
     b.say("step.begun", f"{step.id}: {len(step.cells)} cells", stage=step.stage, cells=[cell.id for cell in step.cells])
@@ -154,7 +156,7 @@ def _because(result: StepResult) -> str:
     return f": {result.reason}" if result.reason and result.state is not State.VERIFIED else ""
 
 
-def skip_phases(b: Borrowing, phases: Sequence[PlannedPhase], reason: str) -> None:
+def skip_phases(b: BorrowedHost, phases: Sequence[PlannedPhase], reason: str) -> None:
     """Record that phases were not reached, every step and cell of theirs with the reason."""
     for phase in phases:
         b.phase = phase.name
@@ -162,7 +164,7 @@ def skip_phases(b: Borrowing, phases: Sequence[PlannedPhase], reason: str) -> No
         _close_phase(b, phase, State.SKIPPED, reason)
 
 
-def _skip_pending(b: Borrowing, phase: PlannedPhase, reason: str) -> None:
+def _skip_pending(b: BorrowedHost, phase: PlannedPhase, reason: str) -> None:
     """Record each step of a phase that did not begin as skipped."""
     journal = b.recorder.journal
     pending = journal.query(
@@ -177,7 +179,7 @@ def _skip_pending(b: Borrowing, phase: PlannedPhase, reason: str) -> None:
         journal.step_state(b.run, b.name, phase.ordinal, position, State.SKIPPED, result=skipped)
 
 
-def _close_phase(b: Borrowing, phase: PlannedPhase, state: State, reason: str) -> None:
+def _close_phase(b: BorrowedHost, phase: PlannedPhase, state: State, reason: str) -> None:
     b.recorder.journal.phase_state(b.run, b.name, phase.ordinal, state, reason)
     b.say("phase.ended", f"{phase.name}: {state}{': ' + reason if reason else ''}", state=state)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from opsctl.campaign import limits, measured
-from opsctl.campaign.journal import Journal
-from opsctl.campaign.modelconfig import read_model_config
-from opsctl.campaign.preparing import active_hung_on
+from opsctl.campaign import limits
+from opsctl.campaign.model_config import read_model_config
+from opsctl.campaign.preflight import active_dependents
 from opsctl.deadline import Deadline
 from opsctl.errors import HostError, OpsctlError
 from opsctl.host import connect
@@ -17,6 +16,8 @@ from opsctl.host.protocol import Host
 from opsctl.plan.facts import HostFacts, Seen
 from opsctl.playbook.inventory import LoadedInventory
 from opsctl.playbook.resolved import ResolvedService
+from opsctl.runs import durations
+from opsctl.runs.journal import Journal
 from opsctl.serving import readiness
 
 _SEEN = {"serving": Seen.SERVING, "loading": Seen.LOADING, "down": Seen.DOWN}
@@ -56,10 +57,10 @@ def _facts(inventory: LoadedInventory, host: Host, journal: Journal | None) -> H
         services=services,
         units=units,
         engine_versions=versions,
-        loads=measured.loads(journal, host.name) if journal else {},
-        stops=measured.stops(journal, host.name) if journal else {},
-        steps=measured.steps(journal, host.name) if journal else {},
-        hung_on={service.name: _hung_on(host, service) for service in production},
+        loads=durations.loads(journal, host.name) if journal else {},
+        stops=durations.stops(journal, host.name) if journal else {},
+        steps=durations.steps(journal, host.name) if journal else {},
+        dependents={service.name: _dependents_of(host, service) for service in production},
         model_config=_configs(host, production),
         gpus=_gpus(host, notes),
         python=_python(host, notes),
@@ -75,9 +76,9 @@ def _unit_state(state: readiness.ServingState) -> str | None:
     return "not-found" if state.status.load_state == "not-found" else state.status.active_state
 
 
-def _hung_on(host: Host, service: ResolvedService) -> tuple[str, ...]:
+def _dependents_of(host: Host, service: ResolvedService) -> tuple[str, ...]:
     status = host.systemd().status(service.unit, deadline=Deadline(limits.CALL, f"status of {service.unit}"))
-    return active_hung_on(host, status)
+    return active_dependents(host, status)
 
 
 def _configs(host: Host, production: tuple[ResolvedService, ...]) -> dict[str, dict[str, Any]]:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opsctl.campaign.definition import RunRequest, read_definition
-from opsctl.campaign.journal import Journal
-from opsctl.campaign.reading import load_run
 from opsctl.errors import OpsctlError, as_defect
 from opsctl.record import RunRecord
+from opsctl.runs.journal import Journal
+from opsctl.runs.reading import load_run
 
 
 @dataclass
@@ -93,7 +93,7 @@ def _remember(journal: Journal, record: RunRecord, aftermath: Aftermath) -> None
 
 
 def _notify(journal: Journal, record: RunRecord, aftermath: Aftermath) -> None:
-    from opsctl.notify import after_run  # noqa: PLC0415
+    from opsctl.notifications import after_run  # noqa: PLC0415
 
     targets = _targets(journal, record.run)
     aftermath.troubles += after_run(record, targets, reports=aftermath.written, alarms=aftermath.alarms)

@@ -1,4 +1,4 @@
-"""Giving the host back: production up, what hung on it up, verified by completions, the lease released.
+"""Giving the host back: production up, its dependents up, verified by completions, the lease released.
 
 A restore has a budget of its own and is not cancelled by a first Ctrl-C. When it cannot be done the lease
 stays, and the guard on the host, which never stops trying, takes over.
@@ -6,18 +6,18 @@ stays, and the guard on the host, which never stops trying, takes over.
 
 from __future__ import annotations
 
-from opsctl.campaign import limits, swap, variantunits
-from opsctl.campaign.borrowing import Borrowing
+from opsctl.campaign import limits, swap, variant_units
+from opsctl.campaign.borrowed_host import BorrowedHost
 from opsctl.clock import now
 from opsctl.errors import CommandFailed, JobFailed, LeaseError, OpsctlError, TransportLost
 from opsctl.host.guard import control
 from opsctl.host.protocol import UnitStatus
 from opsctl.quantities import format_duration
-from opsctl.serving.loads import LoadHistory
+from opsctl.serving.load.history import LoadHistory
 from opsctl.serving.readiness import Ready
 
 
-def give_back(b: Borrowing, *, history: LoadHistory, kill_foreign: bool) -> None:
+def give_back(b: BorrowedHost, *, history: LoadHistory, kill_foreign: bool) -> None:
     """Restore production, verify it, and release the lease.
 
     Raises what the last attempt raised when production cannot be verified, LeaseLost when the guard has taken over.
@@ -29,7 +29,7 @@ def give_back(b: Borrowing, *, history: LoadHistory, kill_foreign: bool) -> None
         return
     b.say("restore.begun", f"restoring {b.production.name}", service=b.production.name)
     ready = _restore(b, history, kill_foreign=kill_foreign) if b.touched else swap.verify(b, b.production)
-    _start_hung_on(b)
+    _start_dependents(b)
     swap.put_in(b, b.production)
     journal = b.recorder.journal
     journal.update_host(
@@ -46,19 +46,19 @@ def give_back(b: Borrowing, *, history: LoadHistory, kill_foreign: bool) -> None
         service=b.production.name,
         evidence=[item.model_dump() for item in ready.evidence],
     )
-    variantunits.remove_installed(b)
+    variant_units.remove_installed(b)
     _release(b)
 
 
-def _leave_down(b: Borrowing, *, kill_foreign: bool) -> None:
+def _leave_down(b: BorrowedHost, *, kill_foreign: bool) -> None:
     """End what this run started and nothing else: production was found down, and is to stay so."""
     b.say("restore.begun", f"{b.production.name} was found down and is left so", service=b.production.name)
     _clear_the_way(b, kill_foreign=kill_foreign)
-    variantunits.remove_installed(b)
+    variant_units.remove_installed(b)
     _release(b)
 
 
-def _restore(b: Borrowing, history: LoadHistory, *, kill_foreign: bool) -> Ready:
+def _restore(b: BorrowedHost, history: LoadHistory, *, kill_foreign: bool) -> Ready:
     pause = limits.RESTORE_PAUSE
     for attempt in range(1, limits.RESTORE_ATTEMPTS + 1):
         try:
@@ -84,7 +84,7 @@ def _restore(b: Borrowing, history: LoadHistory, *, kill_foreign: bool) -> Ready
     raise AssertionError  # unreachable
 
 
-def _clear_the_way(b: Borrowing, *, kill_foreign: bool) -> None:
+def _clear_the_way(b: BorrowedHost, *, kill_foreign: bool) -> None:
     """Stop all that this run started, by its slice, and a half-started production, then wait for the GPUs."""
     status = b.persist(
         "a look at production", lambda: b.host.systemd().status(b.production.unit, deadline=b.call("status"))
@@ -107,9 +107,9 @@ def _clear_the_way(b: Borrowing, *, kill_foreign: bool) -> None:
     swap.free_gpus(b, b.production, kill_foreign=kill_foreign)
 
 
-def _start_hung_on(b: Borrowing) -> None:
+def _start_dependents(b: BorrowedHost) -> None:
     """Start what stopped with production; each is looked at again, since a start job proves little."""
-    for unit in b.hung_on:
+    for unit in b.dependents:
 
         def start(unit: str = unit) -> UnitStatus:
             status = b.host.systemd().status(unit, deadline=b.call("status"))
@@ -122,17 +122,17 @@ def _start_hung_on(b: Borrowing) -> None:
         status = b.persist(f"start of {unit}", start)
         if not status.active:
             raise JobFailed(
-                f"{unit} hung on production and did not come back",
+                f"{unit} is a dependent of production and did not come back",
                 result=status.result,
                 wanted="active",
                 seen=f"{status.active_state} ({status.sub_state})",
                 where=f"{unit} on {b.name}",
                 hint=f"journalctl -u {unit}",
             )
-        b.say("service.ready", f"{unit}, which hung on production, is active again", unit=unit)
+        b.say("service.ready", f"{unit}, a dependent of production, is active again", unit=unit)
 
 
-def _release(b: Borrowing) -> None:
+def _release(b: BorrowedHost) -> None:
     """Release the lease, through a lost link: a host that is lost now was seen serving, and may serve no more.
 
     Raises LeaseLost when the host was rebooted meanwhile or the guard took over, TransportLost when it stays away.

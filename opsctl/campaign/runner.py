@@ -11,17 +11,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from opsctl import __version__
-from opsctl.campaign import hostrun, limits, preparing
-from opsctl.campaign.borrowing import Borrowing
+from opsctl.campaign import host_run, limits, preflight
+from opsctl.campaign.borrowed_host import BorrowedHost
 from opsctl.campaign.cancellation import Cancellation, listening_for_signals
 from opsctl.campaign.definition import Definition
-from opsctl.campaign.events import Recorder, Sink
-from opsctl.campaign.hostrun import HostOutcome
-from opsctl.campaign.journal import Journal
+from opsctl.campaign.host_run import HostOutcome
 from opsctl.campaign.phases import Policy
-from opsctl.campaign.preparing import Prepared
-from opsctl.campaign.reading import LEFT
-from opsctl.campaign.stepplan import plan_phases
+from opsctl.campaign.preflight import Prepared
+from opsctl.campaign.step_plan import plan_phases
 from opsctl.clock import now
 from opsctl.deadline import Deadline
 from opsctl.errors import ExitCode, HostError, JournalError, OpsctlError, UnfitError, as_defect
@@ -29,7 +26,10 @@ from opsctl.host import connect
 from opsctl.host.guard.control import Lease
 from opsctl.host.protocol import Host
 from opsctl.results import State
-from opsctl.serving.loads import LoadHistory
+from opsctl.runs.events import Recorder, Sink
+from opsctl.runs.journal import Journal
+from opsctl.runs.reading import LEFT
+from opsctl.serving.load.history import LoadHistory
 
 _SEVERITY = (
     ExitCode.PRODUCTION_NOT_VERIFIED,
@@ -58,7 +58,7 @@ class Run:
     definition: Definition
     recorder: Recorder
     cancellation: Cancellation = field(default_factory=Cancellation)
-    borrowings: list[Borrowing] = field(default_factory=list)
+    borrowed: list[BorrowedHost] = field(default_factory=list)
     outcomes: dict[str, HostOutcome] = field(default_factory=dict)
 
     @property
@@ -68,9 +68,9 @@ class Run:
 
     def last_words(self) -> str:
         """Return when the guard acts, for whoever leaves at once."""
-        if not self.borrowings:
+        if not self.borrowed:
             return "Nothing was touched."
-        return " ".join(f"{b.name}: {b.heartbeat.last_words()}." for b in self.borrowings)
+        return " ".join(f"{b.name}: {b.heartbeat.last_words()}." for b in self.borrowed)
 
     def leaving(self, signal: str) -> None:
         """Leave a note in the run's folder: this controller did not die, a person sent it away.
@@ -128,9 +128,9 @@ def finish(work: Run, body: Callable[[], None]) -> ExitCode:
 def _from_the_start(work: Run) -> None:
     with ExitStack() as stack:
         hosts = connect_all(work, stack)
-        prepared = [preparing.prepare(work.definition, host, work.recorder) for host in hosts]
+        prepared = [preflight.prepare(work.definition, host, work.recorder) for host in hosts]
         for each in prepared:
-            preparing.refuse_unfit(each, work.definition, work.recorder)
+            preflight.refuse_unfit(each, work.definition, work.recorder)
             plan_phases(
                 work.definition.playbook.by_host[each.host.name],
                 each,
@@ -164,12 +164,12 @@ def _arm_all(work: Run, prepared: list[Prepared]) -> dict[str, Lease]:
     try:
         for each in prepared:
             ttl = work.definition.playbook.by_host[each.host.name].lease.ttl
-            leases[each.host.name] = hostrun.arm(each, work.recorder, ttl)
+            leases[each.host.name] = host_run.arm(each, work.recorder, ttl)
     except OpsctlError:
         for each in prepared:
             if each.host.name in leases:
                 with suppress(HostError):
-                    hostrun.disarm(each, leases[each.host.name], work.recorder)
+                    host_run.disarm(each, leases[each.host.name], work.recorder)
         raise
     return leases
 
@@ -181,7 +181,7 @@ def carry_out_all(work: Run, armed: list[tuple[Prepared, Lease]]) -> None:
     for prepared, lease in armed:
         playbook = work.definition.playbook.by_host[prepared.host.name]
         policy = Policy(playbook.load.attempts, work.definition.request.kill_foreign, history)
-        b = hostrun.borrow(
+        b = host_run.borrow(
             prepared,
             lease,
             ttl=playbook.lease.ttl,
@@ -189,7 +189,7 @@ def carry_out_all(work: Run, armed: list[tuple[Prepared, Lease]]) -> None:
             cancellation=work.cancellation,
             connect=lambda name=prepared.host.name: _connect(work.definition, name),  # type: ignore[misc]
         )
-        work.borrowings.append(b)
+        work.borrowed.append(b)
         threads.append(
             threading.Thread(
                 target=_carry_out,
@@ -207,8 +207,8 @@ def carry_out_all(work: Run, armed: list[tuple[Prepared, Lease]]) -> None:
             work.cancellation.request(f"the phases did not end within {limit.seconds:g} s")
 
 
-def _carry_out(work: Run, b: Borrowing, prepared: Prepared, policy: Policy) -> None:
-    outcome = hostrun.carry_out(b, prepared, policy)
+def _carry_out(work: Run, b: BorrowedHost, prepared: Prepared, policy: Policy) -> None:
+    outcome = host_run.carry_out(b, prepared, policy)
     work.outcomes[b.name] = outcome
     if outcome.error is not None:
         work.cancellation.request(f"{b.name} failed: {outcome.error}")
@@ -217,7 +217,7 @@ def _carry_out(work: Run, b: Borrowing, prepared: Prepared, policy: Policy) -> N
 def _exit_code(work: Run, error: OpsctlError | None) -> ExitCode:
     """Return the worst of all hosts; before anything was armed, the error's own."""
     codes = {outcome.code for outcome in work.outcomes.values()}
-    for b in work.borrowings:
+    for b in work.borrowed:
         if b.name not in work.outcomes:
             # Its thread died of something that is no OpsctlError: a defect, and production is not verified.
             codes.add(ExitCode.PRODUCTION_NOT_VERIFIED)
@@ -237,7 +237,7 @@ def _exit_code(work: Run, error: OpsctlError | None) -> ExitCode:
 def _reason(work: Run, error: OpsctlError | None) -> str:
     """Return in words why a run did not end verified; "" when it did."""
     words = [f"{outcome.host}: {outcome.error}" for outcome in work.outcomes.values() if outcome.error]
-    words += [f"{b.name}: its thread died: a defect of opsctl" for b in work.borrowings if b.name not in work.outcomes]
+    words += [f"{b.name}: its thread died: a defect of opsctl" for b in work.borrowed if b.name not in work.outcomes]
     words += [str(error)] if error else []
     if not words:
         rows = work.recorder.journal.query(

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.campaign import limits
-from opsctl.campaign.borrowing import Borrowing
-from opsctl.campaign.collecting import collect_folder
-from opsctl.campaign.endings import Ending, Tail, with_ending
+from opsctl.campaign.artifacts import collect_folder
+from opsctl.campaign.borrowed_host import BorrowedHost
+from opsctl.campaign.stage_result import Ending, Tail, with_ending
 from opsctl.deadline import Deadline
 from opsctl.errors import DeadlineExceeded, Interrupted, OpsctlError, StageError
 from opsctl.host.protocol import TransientUnit
@@ -57,7 +57,7 @@ def step_slug(step: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", step)
 
 
-def run_step(b: Borrowing, step: PlannedStep) -> StepResult:
+def run_step(b: BorrowedHost, step: PlannedStep) -> StepResult:
     """Run a step to its verdict; what it could not do is in the result, cell by cell.
 
     Cut short by a cancelled run or its own deadline, its unit is stopped and what it had is collected and judged.
@@ -92,7 +92,7 @@ def failed_whole(step: PlannedStep, reason: str, state: State = State.FAILED) ->
     return StepResult(stage=step.stage, state=state, reason=reason, cells=cells)
 
 
-def _start(b: Borrowing, step: PlannedStep, invocation: Invocation) -> None:
+def _start(b: BorrowedHost, step: PlannedStep, invocation: Invocation) -> None:
     folder = step.context.folder
     deadline = b.call("start of the stage", limits.TRANSFER)
 
@@ -136,7 +136,7 @@ def _start(b: Borrowing, step: PlannedStep, invocation: Invocation) -> None:
     b.persist(f"start of {step.id}", start)
 
 
-def _follow(b: Borrowing, step: PlannedStep, invocation: Invocation, tail: Tail) -> None:
+def _follow(b: BorrowedHost, step: PlannedStep, invocation: Invocation, tail: Tail) -> None:
     deadline = Deadline(invocation.limit + limits.STEP_GRACE, f"{step.id} on {b.name}")
     planned = {cell.id for cell in step.cells}
     ended: dict[str, dict[str, Any]] = {}
@@ -170,7 +170,7 @@ def so_far(step: PlannedStep, ended: Mapping[str, Mapping[str, Any]]) -> StepRes
     return StepResult(stage=step.stage, state=State.RUNNING, cells=tuple(cells))
 
 
-def _show(b: Borrowing, record: dict[str, Any], planned: set[str], ended: dict[str, dict[str, Any]]) -> None:
+def _show(b: BorrowedHost, record: dict[str, Any], planned: set[str], ended: dict[str, dict[str, Any]]) -> None:
     kind = record.get("record")
     if kind == "cell" and record.get("id") in planned:
         ended[str(record["id"])] = record
@@ -190,7 +190,7 @@ def _why(record: dict[str, Any]) -> str:
     return f" ({record['reason']})" if record.get("reason") else ""
 
 
-def stop_stage(b: Borrowing, unit: str) -> None:
+def stop_stage(b: BorrowedHost, unit: str) -> None:
     """Stop a stage by its unit: also when the run was cancelled, since what it started must not stay."""
 
     def stop() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from opsctl.campaign import limits
-from opsctl.campaign.borrowing import Borrowing
+from opsctl.campaign.borrowed_host import BorrowedHost
 from opsctl.clock import now
 from opsctl.deadline import Deadline
 from opsctl.errors import Interrupted, JournalError, LoadFailed, OpsctlError, UnitNotFound
@@ -18,16 +18,17 @@ from opsctl.host.protocol import UnitStatus
 from opsctl.playbook.models import Role
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration
-from opsctl.serving import gate, readiness, stopping, traffic
-from opsctl.serving.loads import Estimate, LoadHistory
-from opsctl.serving.progress import LoadProgress
+from opsctl.serving import readiness, stopping, traffic
+from opsctl.serving.gpu import gate
+from opsctl.serving.load.history import Estimate, LoadHistory
+from opsctl.serving.load.progress import LoadProgress
+from opsctl.serving.load.stalls import StallLimits
 from opsctl.serving.readiness import Ready
-from opsctl.serving.stalls import StallLimits
 
 OURS = ("opsctl.slice",)
 
 
-def take_down(b: Borrowing, service: ResolvedService) -> None:
+def take_down(b: BorrowedHost, service: ResolvedService) -> None:
     """Stop a service, out of the load balancer first when it is production, and wait for its unit to be inactive.
 
     Raises JobFailed, DeadlineExceeded, LeaseLost, Interrupted.
@@ -61,7 +62,7 @@ def take_down(b: Borrowing, service: ResolvedService) -> None:
     b.say("service.stopped", f"{service.unit} is inactive", service=service.name)
 
 
-def free_gpus(b: Borrowing, service: ResolvedService, *, kill_foreign: bool) -> None:
+def free_gpus(b: BorrowedHost, service: ResolvedService, *, kill_foreign: bool) -> None:
     """Wait until no compute process is left and the memory is down, stable over samples. Raises GpuNotFree."""
     limit = Deadline(service.stop.gpu_limit, f"the GPU gate on {b.name}")
 
@@ -83,9 +84,9 @@ def free_gpus(b: Borrowing, service: ResolvedService, *, kill_foreign: bool) -> 
 
 
 def bring_up(
-    b: Borrowing, service: ResolvedService, *, attempts: int, history: LoadHistory, kill_foreign: bool
+    b: BorrowedHost, service: ResolvedService, *, attempts: int, history: LoadHistory, kill_foreign: bool
 ) -> Ready:
-    """Start a service and wait until it is ready; a load that died of something passing is tried again.
+    """Start a service and wait until it is ready; a load that died of something transient is tried again.
 
     Raises LoadFailed, LoadStalled, NotReady, DeadlineExceeded, GpuNotFree, LeaseLost, Interrupted.
     """
@@ -93,7 +94,7 @@ def bring_up(
         try:
             return _load(b, service, attempt, history)
         except LoadFailed as error:
-            if not error.passing or attempt == attempts:
+            if not error.transient or attempt == attempts:
                 raise
             b.say(
                 "service.failed",
@@ -106,7 +107,7 @@ def bring_up(
     raise AssertionError  # unreachable: attempts is at least 1
 
 
-def _load(b: Borrowing, service: ResolvedService, attempt: int, history: LoadHistory) -> Ready:
+def _load(b: BorrowedHost, service: ResolvedService, attempt: int, history: LoadHistory) -> Ready:
     journal = b.recorder.journal
     load = journal.begin_load(b.run, b.name, service=service.name, unit=service.unit, attempt=attempt)
     began = time.monotonic()
@@ -145,7 +146,7 @@ def _load(b: Borrowing, service: ResolvedService, attempt: int, history: LoadHis
     return ready
 
 
-def _start(b: Borrowing, service: ResolvedService) -> UnitStatus:
+def _start(b: BorrowedHost, service: ResolvedService) -> UnitStatus:
     status = b.host.systemd().status(service.unit, deadline=b.call("status"))
     if not status.active:
         b.say("service.starting", f"starting {service.unit}", service=service.name, role=service.role)
@@ -159,7 +160,7 @@ def _start(b: Borrowing, service: ResolvedService) -> UnitStatus:
     return status
 
 
-def verify(b: Borrowing, service: ResolvedService) -> Ready:
+def verify(b: BorrowedHost, service: ResolvedService) -> Ready:
     """Prove by completions that a service which should serve does. Raises NotReady and its kin."""
     return b.persist(
         f"verification of {service.name}",
@@ -171,32 +172,32 @@ def verify(b: Borrowing, service: ResolvedService) -> Ready:
     )
 
 
-def _mark_down(b: Borrowing) -> None:
+def _mark_down(b: BorrowedHost) -> None:
     if not b.touched:
         b.touched = True
         b.recorder.journal.update_host(b.run, b.name, down_since=now(), verified=0)
         b.say("production.down", f"production {b.production.name} goes down now", service=b.production.name)
 
 
-def _traffic_out(b: Borrowing, service: ResolvedService) -> None:
+def _traffic_out(b: BorrowedHost, service: ResolvedService) -> None:
     if service.traffic.out:
         with b.change("traffic out", service.name) as detail:
             detail.update(as_detail(_traffic(b, service, "out")))
 
 
-def put_in(b: Borrowing, service: ResolvedService) -> None:
+def put_in(b: BorrowedHost, service: ResolvedService) -> None:
     """Put production back into the load balancer, after it was verified."""
     if service.traffic.in_:
         with b.change("traffic in", service.name) as detail:
             detail.update(as_detail(_traffic(b, service, "in")))
 
 
-def _traffic(b: Borrowing, service: ResolvedService, direction: Literal["out", "in"]) -> traffic.TrafficRecord:
+def _traffic(b: BorrowedHost, service: ResolvedService, direction: Literal["out", "in"]) -> traffic.TrafficRecord:
     deadline = b.call(f"traffic {direction}", 2 * service.traffic.limit + limits.CALL)
     return traffic.run_traffic(b.systemd(), b.host, service, direction, deadline=deadline)
 
 
-def _shown(b: Borrowing, service: ResolvedService, expected: Estimate | None) -> Callable[[LoadProgress], None]:
+def _shown(b: BorrowedHost, service: ResolvedService, expected: Estimate | None) -> Callable[[LoadProgress], None]:
     """Return what shows a load's progress, beside how long such a load took before on this host."""
     began = time.monotonic()
 
@@ -222,7 +223,7 @@ def _shown(b: Borrowing, service: ResolvedService, expected: Estimate | None) ->
     return show
 
 
-def _expected(history: LoadHistory, b: Borrowing, service: ResolvedService) -> Estimate | None:
+def _expected(history: LoadHistory, b: BorrowedHost, service: ResolvedService) -> Estimate | None:
     with suppress(JournalError):
         return history.estimate(host=b.name, service=service.name)
     return None
@@ -234,7 +235,7 @@ def _stalls(history: LoadHistory, service: ResolvedService) -> StallLimits:
     return StallLimits.for_service(service)
 
 
-def _remember(history: LoadHistory, b: Borrowing, service: ResolvedService, seconds: float, ready: Ready) -> None:
+def _remember(history: LoadHistory, b: BorrowedHost, service: ResolvedService, seconds: float, ready: Ready) -> None:
     """Keep how long the load took. An estimate that cannot be kept is no reason to fail a load that did not."""
     with suppress(JournalError):
         history.add(
@@ -248,7 +249,7 @@ def _remember(history: LoadHistory, b: Borrowing, service: ResolvedService, seco
 
 
 @contextmanager
-def _lease_first(b: Borrowing) -> Iterator[None]:
+def _lease_first(b: BorrowedHost) -> Iterator[None]:
     """Where a wait was cut short, say first whether that is because the lease went."""
     try:
         yield
@@ -257,7 +258,7 @@ def _lease_first(b: Borrowing) -> Iterator[None]:
         raise
 
 
-def cancelled(b: Borrowing) -> Callable[[], bool]:
+def cancelled(b: BorrowedHost) -> Callable[[], bool]:
     """Return what a wait asks: a restore is cut short by a lost lease alone, all else by a cancelled run too."""
     if b.restoring:
         return lambda: b.heartbeat.lost

@@ -53,8 +53,8 @@ def complete_host(context: Any, _parameter: Any, incomplete: str) -> list[str]:
 
 def complete_run(_context: Any, _parameter: Any, incomplete: str) -> list[str]:
     """Return runs of the journal, newest first."""
-    from opsctl.campaign.journal import Journal, state_home
-    from opsctl.campaign.reading import list_runs
+    from opsctl.runs.journal import Journal, state_home
+    from opsctl.runs.reading import list_runs
 
     with contextlib.suppress(OpsctlError, OSError):
         if state_home().is_dir():

@@ -53,11 +53,11 @@ def doctor(
 
 
 def _examine(loaded: LoadedInventory, name: str, *, kill_foreign: bool) -> Sequence[Check]:
-    from opsctl.campaign.journal import state_home
     from opsctl.deadline import Deadline
     from opsctl.host import connect
+    from opsctl.runs.journal import state_home
     from opsctl.serving.doctor import examine
-    from opsctl.serving.loads import LoadHistory
+    from opsctl.serving.load.history import LoadHistory
 
     host = connect(name, loaded.host(name), deadline=Deadline(_CONNECT, f"connection to {name}"))
     try:

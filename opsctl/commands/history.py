@@ -30,15 +30,15 @@ class Format(StrEnum):
 
 
 def _open_history() -> History:
-    from opsctl.campaign.journal import state_home
+    from opsctl.runs.journal import state_home
     from opsctl.snapshots import FILE, History
 
     return History(state_home() / FILE)
 
 
 def _from_journal(run: str) -> Sequence[Snapshot]:
-    from opsctl.campaign.journal import Journal
-    from opsctl.campaign.reading import find_run, load_run
+    from opsctl.runs.journal import Journal
+    from opsctl.runs.reading import find_run, load_run
     from opsctl.snapshots import snapshot_of
 
     with Journal.open() as journal:

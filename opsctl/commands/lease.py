@@ -55,11 +55,11 @@ def break_(
 
       opsctl lease break kimi
     """
-    from opsctl.campaign.journal import controller_name
     from opsctl.commands.guarded import each_host, print_views
     from opsctl.deadline import Deadline
     from opsctl.host.guard import control
     from opsctl.host.protocol import Host
+    from opsctl.runs.journal import controller_name
 
     def act(reached: Host, deadline: Deadline) -> LeaseView | None:
         if abandon:

@@ -27,10 +27,10 @@ def prune(
     """
     from datetime import datetime
 
-    from opsctl.campaign.journal import Journal
-    from opsctl.campaign.reading import list_runs, load_run
     from opsctl.errors import OpsctlError
     from opsctl.quantities import format_size
+    from opsctl.runs.journal import Journal
+    from opsctl.runs.reading import list_runs, load_run
     from opsctl.snapshots import record_run
     from opsctl.snapshots.choosing import since
     from opsctl.snapshots.pruning import prunable

@@ -26,9 +26,9 @@ def resume(
 
       opsctl resume 20261201-0245
     """
-    from opsctl.campaign.journal import Journal
-    from opsctl.campaign.reading import find_run
-    from opsctl.campaign.resume import resume as go_on
+    from opsctl.recovery.resume import resume as go_on
+    from opsctl.runs.journal import Journal
+    from opsctl.runs.reading import find_run
 
     with Journal.open() as journal:
         found = find_run(journal, run)
@@ -60,12 +60,12 @@ def rollback(
 
     from opsctl.campaign import limits
     from opsctl.campaign.definition import only_production
-    from opsctl.campaign.rollback import roll_back
     from opsctl.commands.saying import say_error
     from opsctl.deadline import Deadline
     from opsctl.errors import ExitCode, OpsctlError
     from opsctl.host import connect
     from opsctl.playbook.inventory import load_inventory
+    from opsctl.recovery.rollback import roll_back
 
     loaded = load_inventory(inventory)
     hosts = loaded.hosts_of(target)
@@ -105,13 +105,13 @@ def collect(
     import json as jsonlib
 
     from opsctl.campaign import limits
-    from opsctl.campaign.collect import collect_run
     from opsctl.campaign.definition import RunRequest, read_definition
-    from opsctl.campaign.journal import Journal
-    from opsctl.campaign.reading import find_run
     from opsctl.campaign.reporting import write_reports
     from opsctl.deadline import Deadline
     from opsctl.host import connect
+    from opsctl.recovery.collect import collect_run
+    from opsctl.runs.journal import Journal
+    from opsctl.runs.reading import find_run
 
     with Journal.open() as journal:
         found = find_run(journal, run)

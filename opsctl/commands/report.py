@@ -40,10 +40,10 @@ def report(
 
       opsctl report 20261130 --format html --out run.html
     """
-    from opsctl.campaign.journal import Journal
-    from opsctl.campaign.reading import find_run, load_run
     from opsctl.campaign.reporting import previous_run
     from opsctl.report import finding, render_html, render_markdown
+    from opsctl.runs.journal import Journal
+    from opsctl.runs.reading import find_run, load_run
 
     with Journal.open() as journal:
         record = load_run(journal, find_run(journal, run))
@@ -91,10 +91,10 @@ def site(
 
       opsctl site ./site && python3 -m http.server -d ./site
     """
-    from opsctl.campaign.journal import Journal, state_home
-    from opsctl.campaign.reading import list_runs, load_run
     from opsctl.errors import OpsctlError
     from opsctl.report import site as site_pages
+    from opsctl.runs.journal import Journal, state_home
+    from opsctl.runs.reading import list_runs, load_run
     from opsctl.snapshots import FILE, History
 
     with Journal.open() as journal:

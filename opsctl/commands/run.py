@@ -36,7 +36,7 @@ def run(
     """
     from opsctl.campaign import runner
     from opsctl.campaign.definition import RunRequest, new_run_id, read_definition
-    from opsctl.campaign.journal import Journal
+    from opsctl.runs.journal import Journal
 
     request = RunRequest(playbook, inventory, tuple(var or ()), checked_if_down(if_down), kill_foreign)
     definition = read_definition(request)
@@ -57,11 +57,11 @@ def checked_if_down(word: str) -> Any:
 
 def open_sinks(journal: Any, run_id: str, *, as_json: bool, plain: bool) -> list[Any]:
     """Return where a run's events are shown: JSON Lines, a live picture or plain lines; and to other terminals."""
-    from opsctl.campaign.events import JsonLines
-    from opsctl.campaign.livefile import LiveFile
-    from opsctl.campaign.reading import load_run
-    from opsctl.campaign.view import LiveView, PlainLines
     from opsctl.commands.terminal import Terminal
+    from opsctl.runs.events import JsonLines
+    from opsctl.runs.live_file import LiveFile
+    from opsctl.runs.reading import load_run
+    from opsctl.terminal.live_view import LiveView, PlainLines
 
     elsewhere = LiveFile(journal.run_folder(run_id))
     if as_json:
@@ -74,11 +74,11 @@ def open_sinks(journal: Any, run_id: str, *, as_json: bool, plain: bool) -> list
 
 def conclude(journal: Any, run_id: str, sinks: list[Any], code: Any, *, as_json: bool) -> None:
     """Write the report, end the showing, and say the last word: what was found, and is production back."""
-    from opsctl.campaign.lastword import last_word
     from opsctl.campaign.reporting import conclude_run
     from opsctl.commands.saying import say_error
     from opsctl.commands.terminal import Terminal
     from opsctl.errors import OpsctlError, as_defect
+    from opsctl.terminal.summary import last_word
 
     try:
         aftermath = conclude_run(journal, run_id)

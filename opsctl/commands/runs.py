@@ -31,10 +31,10 @@ def runs(
 
     from rich.table import Table
 
-    from opsctl.campaign.journal import Journal
-    from opsctl.campaign.picture import elapsed
-    from opsctl.campaign.reading import list_runs
     from opsctl.commands.terminal import Terminal
+    from opsctl.runs.journal import Journal
+    from opsctl.runs.reading import list_runs
+    from opsctl.terminal.run_view import elapsed
 
     with Journal.open() as journal:
         found = list_runs(journal)

@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 
 def _ledger() -> Ledger:
-    from opsctl.campaign.journal import state_home
+    from opsctl.runs.journal import state_home
     from opsctl.schedule.ledger import Ledger
 
     return Ledger(state_home())

@@ -9,8 +9,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from opsctl.campaign.journal import Journal
     from opsctl.record import RunRecord
+    from opsctl.runs.journal import Journal
 
 
 def status(
@@ -31,9 +31,9 @@ def status(
     """
     import json as jsonlib
 
-    from opsctl.campaign.aftersight import look_now
-    from opsctl.campaign.journal import Journal
-    from opsctl.campaign.reading import CONTROLLER_DIED, find_run, load_run
+    from opsctl.recovery.host_outcome import look_now
+    from opsctl.runs.journal import Journal
+    from opsctl.runs.reading import CONTROLLER_DIED, find_run, load_run
 
     with Journal.open() as journal:
         found = find_run(journal, run)
@@ -54,15 +54,17 @@ def _show(journal: Journal, run: str, record: RunRecord, *, watch: bool, cells: 
 
     from rich.live import Live
 
-    from opsctl.campaign.aftersight import look_now
-    from opsctl.campaign.livefile import read_passing
-    from opsctl.campaign.picture import cell_table, draw
-    from opsctl.campaign.reading import CONTROLLER_DIED, load_run
     from opsctl.commands.terminal import Terminal
+    from opsctl.recovery.host_outcome import look_now
+    from opsctl.runs.live_file import read_live
+    from opsctl.runs.reading import CONTROLLER_DIED, load_run
+    from opsctl.terminal.run_view import cell_table, draw
 
     def picture() -> RenderableType:
-        passing = read_passing(journal.run_folder(run))
-        return draw(record, passing.progress, passing.leases) if record.outcome == "running" else draw(record, {}, {})
+        ephemeral = read_live(journal.run_folder(run))
+        return (
+            draw(record, ephemeral.progress, ephemeral.leases) if record.outcome == "running" else draw(record, {}, {})
+        )
 
     console = Terminal()
     if watch and record.outcome == "running":

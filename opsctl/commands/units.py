@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from opsctl.host.protocol import Host
     from opsctl.playbook.inventory import LoadedInventory
     from opsctl.playbook.resolved import ResolvedService
-    from opsctl.serving.variants import Variant
+    from opsctl.serving.launch.variants import Variant
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="rich", help="Derive, compare, install or remove variants' units."
@@ -69,7 +69,7 @@ def install(
       opsctl units install kimi
     """
     from opsctl.deadline import Deadline
-    from opsctl.serving import variants
+    from opsctl.serving.launch import variants
 
     rows = []
     for reached, service, variant in _derived(host, services, inventory, change=True):
@@ -90,7 +90,7 @@ def remove(host: HostName, services: Names = None, inventory: InventoryPath = _I
       opsctl units remove kimi
     """
     from opsctl.deadline import Deadline
-    from opsctl.serving import variants
+    from opsctl.serving.launch import variants
 
     rows = []
 
@@ -123,7 +123,7 @@ def _derived(
 ) -> Iterator[tuple[Host, ResolvedService, Variant]]:
     """Yield each variant of each host, derived; the connection stands until the next is asked for."""
     from opsctl.deadline import Deadline
-    from opsctl.serving import variants
+    from opsctl.serving.launch import variants
     from opsctl.serving.observing import observe
 
     for loaded, reached, service in _wanted(host, services, inventory, change=change):

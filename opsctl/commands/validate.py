@@ -144,8 +144,8 @@ def plan(
     found = load_playbooks(find_playbook(playbook), loaded, var or ())
     seen: dict[str, HostFacts] = {}
     if not offline:
-        from opsctl.campaign.journal import Journal
         from opsctl.campaign.probe import probe
+        from opsctl.runs.journal import Journal
 
         with Journal.open() as journal:
             seen = dict(probe(loaded, found.hosts, journal))

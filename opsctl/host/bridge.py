@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from opsctl.errors import HostError
-from opsctl.host.border import ssh_errors
+from opsctl.host.error_mapping import ssh_errors
 
 _CHUNK = 1 << 16
 
@@ -85,7 +85,7 @@ class ChannelBridge:
         return self._ended.is_set()
 
     def end(self, seconds: float) -> BridgeEnd:
-        """Wait for the end: beside the greeting, a bridge says on standard error only what it dies of."""
+        """Wait for the end: beside the answer, a bridge says on standard error only what it dies of."""
         self._ended.wait(seconds)
         status = None
         if self._channel.status_event.wait(seconds) and self._channel.exit_status >= 0:

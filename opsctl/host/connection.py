@@ -13,9 +13,9 @@ import paramiko
 
 from opsctl.deadline import Deadline
 from opsctl.errors import OpsctlError
-from opsctl.host.border import link_lost, ssh_errors
 from opsctl.host.bridge import ChannelBridge, Hear
 from opsctl.host.cutoff import cut_at
+from opsctl.host.error_mapping import link_lost, ssh_errors
 from opsctl.host.handshake import close_hop, open_hops
 from opsctl.host.link import Ended
 from opsctl.host.liveness import HeardSocket, Liveness

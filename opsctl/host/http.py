@@ -20,7 +20,7 @@ import httpcore
 import httpx
 
 from opsctl.deadline import Deadline
-from opsctl.host.border import link_lost, ssh_errors
+from opsctl.host.error_mapping import link_lost, ssh_errors
 
 CONNECT, READ, WRITE = 10.0, 60.0, 30.0
 TOTAL = 120.0

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from opsctl.deadline import Deadline
 from opsctl.errors import CommandFailed, HostRebooted, LeaseLost, PrivilegeMissing
-from opsctl.host import files, greeting, journal
-from opsctl.host.greeting import Greeting
+from opsctl.host import files, identity, journal
 from opsctl.host.guard import STATE_DIR, guard_argv
+from opsctl.host.identity import IdentityQuery
 from opsctl.host.link import Ended, Link
 from opsctl.host.protocol import Completed, FileRecord, JournalBatch, Systemd
 from opsctl.host.quoting import show_argv
@@ -55,18 +55,18 @@ class ConnectedHost:
         self._reading: BusSystemd | CommandSystemd | None = None
         self._fenced: dict[int, BusSystemd | CommandSystemd] = {}
         self._link = reach(deadline)
-        self._greeting = Greeting(name, self._ask)
+        self._identity = IdentityQuery(name, self._ask)
         self._boot_id = ""
 
     def _ask(self, stdout: Callable[[bytes], object]) -> Ended:
         deadline = Deadline(GREETING_LIMIT, f"a first word from {self.name}")
-        words = ("env", "LC_ALL=C.UTF-8", *_bounded(deadline), *greeting.ARGV)
+        words = ("env", "LC_ALL=C.UTF-8", *_bounded(deadline), *identity.ARGV)
         return self._link.execute(words, deadline=deadline, stdout=stdout)
 
     @property
     def has_systemd(self) -> bool:
         """Whether systemd is its init. Raises HostError where it cannot be asked."""
-        return self._greeting.result().manager == "systemd"
+        return self._identity.result().manager == "systemd"
 
     @property
     def user_scope(self) -> bool:
@@ -76,12 +76,12 @@ class ConnectedHost:
     @property
     def state_dir(self) -> str:
         """Where opsctl keeps its things on the host. See ``Host.state_dir``."""
-        return f"{self._greeting.result().state}/opsctl" if self.user_scope else STATE_DIR
+        return f"{self._identity.result().state}/opsctl" if self.user_scope else STATE_DIR
 
     @property
     def runtime_dir(self) -> str:
         """Folder of the login's own sockets: its user manager's bus lies there."""
-        return f"/run/user/{self._greeting.result().uid}"
+        return f"/run/user/{self._identity.result().uid}"
 
     def boot_id(self, *, deadline: Deadline) -> str:
         """Return the boot_id as the host says it now."""
@@ -91,7 +91,7 @@ class ConnectedHost:
 
     def sudo(self, become: bool | None) -> bool:  # noqa: FBT001 - the protocol's own three-valued word
         """Whether sudo goes in front: as asked or as the inventory says, and never for root."""
-        return (self.entry.become if become is None else become) and self._greeting.result().uid != "0"
+        return (self.entry.become if become is None else become) and self._identity.result().uid != "0"
 
     def on_bus(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return argv with what it needs to reach the bus of the host's scope."""
@@ -235,7 +235,7 @@ class ConnectedHost:
         # GLib takes a tenth of a second to load, and so does the host to log us in: beside each other.
         loading = threading.Thread(target=importlib.import_module, args=("opsctl.host.systemd",), daemon=True)
         loading.start()
-        bridge = self._link.open_bridge(self._bridge_argv(token), hear=self._greeting.hear, deadline=deadline)
+        bridge = self._link.open_bridge(self._bridge_argv(token), hear=self._identity.hear, deadline=deadline)
         loading.join()
         from opsctl.host.systemd import open_systemd  # noqa: PLC0415 - loaded by now
 
@@ -249,7 +249,7 @@ class ConnectedHost:
         if self.user_scope:
             return self.on_bus(("systemd-stdio-bridge", f"--bus-path=unix:path={self.runtime_dir}/bus"))
         argv = self.on_bus(("systemd-stdio-bridge",))
-        return argv if self._greeting.known else greeting.carried_by(argv)
+        return argv if self._identity.known else identity.carried_by(argv)
 
     def lease_lost(self, token: int, seen: str) -> LeaseLost:
         """Return the error for a bridge that the host has ended, or refused, for its token."""
@@ -266,12 +266,12 @@ class ConnectedHost:
         The boot before is known to whoever asked for ``boot_id`` or used systemd over the link that was lost.
         """
         with self._lock:
-            known = self._greeting.known
+            known = self._identity.known
             self._boot_id = before = known.boot_id if known else self._boot_id
             self._drop()
             self._link = self._reach(deadline)
-            self._greeting = Greeting(self.name, self._ask)
-            self._boot_id = now = self._greeting.result().boot_id
+            self._identity = IdentityQuery(self.name, self._ask)
+            self._boot_id = now = self._identity.result().boot_id
             if before and now != before:
                 raise HostRebooted(
                     f"{self.name} was rebooted",

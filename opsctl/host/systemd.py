@@ -20,9 +20,9 @@ from gi.repository import Gio, GLib
 
 from opsctl.deadline import Deadline
 from opsctl.errors import HostError, JobFailed, LeaseLost, OpsctlError, UnfitError
-from opsctl.host.border import bus_error, link_lost
 from opsctl.host.bridge import Bridge, BridgeEnd
 from opsctl.host.cutoff import cut_at
+from opsctl.host.error_mapping import bus_error, link_lost
 from opsctl.host.protocol import JobOutcome, TransientUnit, UnitStatus
 from opsctl.host.units import dbus_typed, full_name, object_path, status_of, transient_properties
 

@@ -105,12 +105,12 @@ class RunStep(Action):
 
 @dataclass(frozen=True)
 class Restore(Action):
-    """Start production, and what hung on it, and wait until it serves; tried until it does."""
+    """Start production, and its dependents, and wait until it serves; tried until it does."""
 
     kind: ClassVar[str] = "restore"
     service: str = ""
     unit: str = ""
-    hung_on: tuple[str, ...] | None = None
+    dependents: tuple[str, ...] | None = None
     """None: unknown."""
     limit: float = 0.0
     expected: Estimate | None = None

@@ -82,9 +82,9 @@ def notices_of(
             lines.append(f"Running requests get {limit} to end; new ones are refused while it is down.")
         else:
             lines.append("Running requests are cut off (no drain, no `traffic`), new ones are refused.")
-        hung_on = facts.hung_on.get(service.name)
-        if hung_on:
-            lines.append(f"Stops with {service.unit} and is brought back: {', '.join(hung_on)}.")
+        dependents = facts.dependents.get(service.name)
+        if dependents:
+            lines.append(f"Stops with {service.unit} and is brought back: {', '.join(dependents)}.")
     if any(isinstance(action, LeaveDown) for action in actions):
         lines.append("Production was down and stays down (--if-down leave).")
     return tuple(lines)
@@ -149,7 +149,7 @@ def stops_of(
 
 def unknown_lines(facts: HostFacts, production: Sequence[ResolvedService]) -> tuple[str, ...]:
     """Return what could not be found out."""
-    lines = [f"what stops with {service.unit}" for service in production if service.name not in facts.hung_on]
+    lines = [f"what stops with {service.unit}" for service in production if service.name not in facts.dependents]
     if facts.python is None:
         lines.append("whether the serving environment's Python starts")
     return (*lines, *facts.notes)

@@ -54,7 +54,7 @@ class HostFacts:
     """Stop to GPUs free, measured before on this host."""
     steps: Mapping[str, Estimate] = field(default_factory=dict)
     """Duration of steps by content hash (``opsctl.playbook.content_hash`` of the step), measured before here."""
-    hung_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    dependents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Units that stop with a production service (RequiredBy, BoundBy, ConsistsOf, TriggeredBy); absent: unknown."""
     gpus: int | None = None
     python: str | None = None

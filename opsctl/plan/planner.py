@@ -235,7 +235,7 @@ def _give_back(board: _Board, left_down: set[str]) -> None:
                 Restore(
                     service=service.name,
                     unit=service.unit,
-                    hung_on=board.facts.hung_on.get(service.name),
+                    dependents=board.facts.dependents.get(service.name),
                     limit=service.readiness.limit,
                     expected=board.facts.loads.get(service.name),
                 )

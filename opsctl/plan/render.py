@@ -166,8 +166,8 @@ def _extent(cells: tuple[Cell, ...]) -> str:
 
 
 def _say_restore(action: Restore) -> str:
-    hung_on = "" if not action.hung_on else f" and {', '.join(action.hung_on)}"
-    return f"{action.unit}{hung_on}; {_expected(action.expected)}; tried until it serves"
+    dependents = "" if not action.dependents else f" and {', '.join(action.dependents)}"
+    return f"{action.unit}{dependents}; {_expected(action.expected)}; tried until it serves"
 
 
 def _expected(estimate: Estimate | None) -> str:

@@ -196,7 +196,7 @@ class Load(Model):
     """How loads are tried."""
 
     attempts: int = Field(default=2, ge=1)
-    """A load that died of something passing is tried again once the GPUs are free; a fatal cause never."""
+    """A load that died of something transient is tried again once the GPUs are free; a fatal cause never."""
 
 
 class Rounds(Model):

@@ -14,8 +14,8 @@ from opsctl.errors import OpsctlError
 from opsctl.host.protocol import Host, UnitStatus
 from opsctl.playbook.models import Engine
 from opsctl.playbook.resolved import ResolvedService
-from opsctl.serving.arguments import flag_value
-from opsctl.serving.probing import Knock, ServerProbe
+from opsctl.serving.launch.arguments import flag_value
+from opsctl.serving.probing import ProbeOutcome, ServerProbe
 
 _CALL = 15.0
 _PORTS = {Engine.VLLM: 8000, Engine.SGLANG: 30000}
@@ -135,18 +135,18 @@ def _asked(host: Host, found: FoundServer, deadline: Deadline) -> FoundServer:
         answer = probe.models(limit=_CALL)
     finally:
         probe.close()
-    names = answer.data if answer.knock in {Knock.GOOD, Knock.OTHER_MODEL} else ()
+    names = answer.data if answer.outcome in {ProbeOutcome.GOOD, ProbeOutcome.OTHER_MODEL} else ()
     return FoundServer(
         unit=found.unit,
         engine=found.engine,
         active=True,
         url=found.url,
-        model=names[0] if answer.knock is Knock.OTHER_MODEL and names else found.model,
+        model=names[0] if answer.outcome is ProbeOutcome.OTHER_MODEL and names else found.model,
         tensor_parallel=found.tensor_parallel,
         python=found.python,
         answered=answer.seen,
         serving=bool(names),
-        needs_key=answer.knock is Knock.UNAUTHORIZED,
+        needs_key=answer.outcome is ProbeOutcome.UNAUTHORIZED,
     )
 
 

@@ -10,9 +10,9 @@ from opsctl.errors import HostError, NotReady
 from opsctl.host.protocol import Host, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence
-from opsctl.serving.probing import Answer, Knock, ServerProbe, request_limit
+from opsctl.serving.probing import Answer, ProbeOutcome, ServerProbe, request_limit
 from opsctl.serving.unitstate import active_seconds, describe_unit
-from opsctl.serving.waiting import evidence
+from opsctl.serving.waits import evidence
 
 
 class Serving(StrEnum):
@@ -26,14 +26,14 @@ class Serving(StrEnum):
 
 @dataclass(frozen=True)
 class ServingState:
-    """One look at a service. ``problem`` is the knock that was not good, where the server was asked."""
+    """One look at a service. ``problem`` is the outcome that was not good, where the server was asked."""
 
     state: Serving
     seen: str
     status: UnitStatus | None = None
     version: str | None = None
     models: tuple[str, ...] = ()
-    problem: Knock | None = None
+    problem: ProbeOutcome | None = None
     evidence: tuple[Evidence, ...] = ()
 
     @property
@@ -58,7 +58,7 @@ def observe(host: Host, service: ResolvedService, *, deadline: Deadline) -> Serv
     except HostError as error:
         return ServingState(Serving.UNKNOWN, f"{service.url} could not be asked: {error.message}", status)
     except NotReady as error:
-        return ServingState(Serving.UNKNOWN, error.message, status, problem=Knock.UNAUTHORIZED)
+        return ServingState(Serving.UNKNOWN, error.message, status, problem=ProbeOutcome.UNAUTHORIZED)
 
 
 def _ask_once(host: Host, service: ResolvedService, status: UnitStatus, deadline: Deadline) -> ServingState:
@@ -68,7 +68,7 @@ def _ask_once(host: Host, service: ResolvedService, status: UnitStatus, deadline
         names = listed.data if isinstance(listed.data, tuple) else ()
         if not listed.good:
             kind = _unlisted(host, service, status, listed, deadline)
-            return ServingState(kind, f"{describe_unit(status)}; {listed.seen}", status, None, names, listed.knock)
+            return ServingState(kind, f"{describe_unit(status)}; {listed.seen}", status, None, names, listed.outcome)
         version = probe.version(limit=request_limit(service, deadline, most=10.0))
         answer = probe.completion(limit=request_limit(service, deadline))
     finally:
@@ -81,12 +81,12 @@ def _ask_once(host: Host, service: ResolvedService, status: UnitStatus, deadline
     if answer.good:
         return ServingState(Serving.SERVING, answer.seen, status, version, names, None, proofs)
     seen = f"{describe_unit(status)}; {answer.seen}"
-    return ServingState(Serving.UNKNOWN, seen, status, version, names, answer.knock, proofs)
+    return ServingState(Serving.UNKNOWN, seen, status, version, names, answer.outcome, proofs)
 
 
 def _unlisted(host: Host, service: ResolvedService, status: UnitStatus, answer: Answer, deadline: Deadline) -> Serving:
     """Say what an active unit is that does not list its model: loading, unless it has had the time to be up."""
-    if answer.knock not in {Knock.REFUSED, Knock.BUSY}:
+    if answer.outcome not in {ProbeOutcome.REFUSED, ProbeOutcome.BUSY}:
         return Serving.UNKNOWN
     age = active_seconds(host, status, deadline=deadline)
     return Serving.LOADING if age <= service.readiness.limit else Serving.DOWN

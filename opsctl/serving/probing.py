@@ -1,6 +1,6 @@
 """Asking a model server, from its own host: what it serves, whether tokens come, how many requests run.
 
-Every question has one of a few answers (``Knock``): refused connections during a load are normal, a 401 is
+Every question has one of a few answers (``ProbeOutcome``): refused connections during a load are normal, a 401 is
 the key's fault, and a port that something else answers is neither. Only the loss of the link is raised.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import httpx
 
 
-class Knock(StrEnum):
+class ProbeOutcome(StrEnum):
     """What became of one question."""
 
     GOOD = "good"
@@ -39,16 +39,16 @@ class Knock(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer, in words that evidence can quote. ``data`` is what was asked for when the knock was good."""
+    """One answer, in words that evidence can quote. ``data`` is what was asked for when the outcome was good."""
 
-    knock: Knock
+    outcome: ProbeOutcome
     seen: str
     data: Any = None
 
     @property
     def good(self) -> bool:
         """Whether what was asked for came."""
-        return self.knock is Knock.GOOD
+        return self.outcome is ProbeOutcome.GOOD
 
 
 class ServerProbe:
@@ -73,11 +73,13 @@ class ServerProbe:
             return answer
         entries = answer.data.get("data") if isinstance(answer.data, dict) else None
         if not isinstance(entries, list):
-            return Answer(Knock.FOREIGN, f"/v1/models answered {_short(answer.data)}, which is no list of models")
+            return Answer(
+                ProbeOutcome.FOREIGN, f"/v1/models answered {_short(answer.data)}, which is no list of models"
+            )
         names = tuple(str(entry.get("id")) for entry in entries if isinstance(entry, dict))
         if self.service.model not in names:
-            return Answer(Knock.OTHER_MODEL, f"/v1/models lists {', '.join(names) or 'nothing'}", names)
-        return Answer(Knock.GOOD, f"/v1/models lists {', '.join(names)}", names)
+            return Answer(ProbeOutcome.OTHER_MODEL, f"/v1/models lists {', '.join(names) or 'nothing'}", names)
+        return Answer(ProbeOutcome.GOOD, f"/v1/models lists {', '.join(names)}", names)
 
     def completion(self, *, limit: float) -> Answer:
         """Ask for a few real tokens; good when some came. ``data`` is their number.
@@ -100,8 +102,8 @@ class ServerProbe:
         tokens = int(usage.get("completion_tokens") or 0) if isinstance(usage, dict) else 0
         text = str(choices[0].get("text") or "") if isinstance(choices[0], dict) else ""
         if tokens <= 0 and not text:
-            return Answer(Knock.EMPTY, f"the completion held no token: {_short(data)}")
-        return Answer(Knock.GOOD, f"a completion gave {tokens or 'some'} tokens", tokens or 1)
+            return Answer(ProbeOutcome.EMPTY, f"the completion held no token: {_short(data)}")
+        return Answer(ProbeOutcome.GOOD, f"a completion gave {tokens or 'some'} tokens", tokens or 1)
 
     def version(self, *, limit: float) -> str | None:
         """Return what the server calls its version, or None."""
@@ -132,31 +134,31 @@ class ServerProbe:
         try:
             response = self._client.request(method, path, json=body, timeout=limit)
         except httpx.ConnectError:
-            return Answer(Knock.REFUSED, f"nothing listens at {self.service.url}")
+            return Answer(ProbeOutcome.REFUSED, f"nothing listens at {self.service.url}")
         except httpx.TimeoutException:
-            return Answer(Knock.TIMEOUT, f"{method} {path} gave no answer within {limit:.3g} s")
+            return Answer(ProbeOutcome.TIMEOUT, f"{method} {path} gave no answer within {limit:.3g} s")
         except httpx.HTTPError as error:
-            return Answer(Knock.BROKEN, f"{method} {path}: {type(error).__name__}: {error}")
+            return Answer(ProbeOutcome.BROKEN, f"{method} {path}: {type(error).__name__}: {error}")
         except RuntimeError as error:  # httpx says so of a client that was closed meanwhile
-            return Answer(Knock.BROKEN, f"{method} {path}: {error}")
+            return Answer(ProbeOutcome.BROKEN, f"{method} {path}: {error}")
         return _judge(method, path, response, parse=parse)
 
 
 def _judge(method: str, path: str, response: httpx.Response, *, parse: bool) -> Answer:
     said = f"{method} {path} answered {response.status_code}"
     if response.status_code in {401, 403}:
-        return Answer(Knock.UNAUTHORIZED, said)
+        return Answer(ProbeOutcome.UNAUTHORIZED, said)
     if response.status_code in {408, 425, 429} or response.status_code >= 500:
-        return Answer(Knock.BUSY, f"{said}: {_short(response.text)}")
+        return Answer(ProbeOutcome.BUSY, f"{said}: {_short(response.text)}")
     if response.status_code != 200:
-        return Answer(Knock.FOREIGN, f"{said}: {_short(response.text)}")
+        return Answer(ProbeOutcome.FOREIGN, f"{said}: {_short(response.text)}")
     if not parse:
-        return Answer(Knock.GOOD, said, response.text)
+        return Answer(ProbeOutcome.GOOD, said, response.text)
     try:
-        return Answer(Knock.GOOD, said, response.json())
+        return Answer(ProbeOutcome.GOOD, said, response.json())
     except (json.JSONDecodeError, UnicodeDecodeError):
         server = response.headers.get("server", "no name")
-        return Answer(Knock.FOREIGN, f"{said} with something that is not JSON (server: {server})")
+        return Answer(ProbeOutcome.FOREIGN, f"{said} with something that is not JSON (server: {server})")
 
 
 _IN_FLIGHT = re.compile(
@@ -202,24 +204,24 @@ def _short(value: object) -> str:
     return text if len(text) <= 160 else f"{text[:160]}…"
 
 
-_HINTS: Mapping[Knock, str] = {
-    Knock.UNAUTHORIZED: "set api-key-file of the service to the file on the host that holds the server's key",
-    Knock.FOREIGN: "see who listens with `ss -ltnp` on the host, and compare the service's url",
-    Knock.OTHER_MODEL: "set model of the service to a name that the server lists (--served-model-name)",
-    Knock.REFUSED: "the unit runs and nothing listens: it still loads, or its port is not that of the service's url",
-    Knock.TIMEOUT: "a server that is healthy but dead answers /health only: look at its journal, restart it",
-    Knock.EMPTY: "the engine answers without generating: look at its journal",
+_HINTS: Mapping[ProbeOutcome, str] = {
+    ProbeOutcome.UNAUTHORIZED: "set api-key-file of the service to the file on the host that holds the server's key",
+    ProbeOutcome.FOREIGN: "see who listens with `ss -ltnp` on the host, and compare the service's url",
+    ProbeOutcome.OTHER_MODEL: "set model of the service to a name that the server lists (--served-model-name)",
+    ProbeOutcome.REFUSED: "the unit runs, nothing listens: it still loads, or its port is not that of the service's url",
+    ProbeOutcome.TIMEOUT: "a server that is healthy but dead answers /health only: look at its journal, restart it",
+    ProbeOutcome.EMPTY: "the engine answers without generating: look at its journal",
 }
 
 
 def not_ready(host: Host, service: ResolvedService, answer: Answer) -> NotReady:
     """Return the error for a server that gave this answer."""
     return NotReady(
-        f"{service.name} does not serve: {answer.knock.value}",
+        f"{service.name} does not serve: {answer.outcome.value}",
         wanted=f"completions of {service.model} at {service.url}",
         seen=answer.seen,
         where=f"host {host.name}, {service.unit}",
-        hint=_HINTS.get(answer.knock, f"journalctl -u {service.unit}"),
+        hint=_HINTS.get(answer.outcome, f"journalctl -u {service.unit}"),
     )
 
 

@@ -16,13 +16,13 @@ from opsctl.errors import CommandFailed, NotReady
 from opsctl.host.protocol import Host, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence
-from opsctl.serving.loading import Load
+from opsctl.serving.load.progress import LoadProgress
+from opsctl.serving.load.stalls import StallLimits
+from opsctl.serving.load.waiting import Load
 from opsctl.serving.observing import Serving, ServingState, observe
-from opsctl.serving.probing import Knock, ServerProbe, not_ready, request_limit
-from opsctl.serving.progress import LoadProgress
-from opsctl.serving.stalls import StallLimits
+from opsctl.serving.probing import ProbeOutcome, ServerProbe, not_ready, request_limit
 from opsctl.serving.unitstate import active_seconds, active_status, describe_unit
-from opsctl.serving.waiting import CALL_LIMIT, Link, evidence, never, pause
+from opsctl.serving.waits import CALL_LIMIT, Link, evidence, never, pause
 
 __all__ = ["Ready", "Serving", "ServingState", "await_ready", "journal_mark", "observe", "verify_serving"]
 
@@ -136,7 +136,7 @@ def _completions(
         answer = probe.completion(limit=request_limit(service, deadline))
         if answer.good:
             proofs.append(evidence("POST /v1/completions", answer.seen))
-        elif answer.knock is Knock.BUSY and deadline.remaining() > 1:
+        elif answer.outcome is ProbeOutcome.BUSY and deadline.remaining() > 1:
             proofs.clear()
             pause(0.5, deadline=deadline, cancelled=cancelled, what=f"verifying {service.name}")
         else:

@@ -14,7 +14,7 @@ from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence
 from opsctl.serving.probing import ServerProbe
 from opsctl.serving.unitstate import describe_unit
-from opsctl.serving.waiting import CALL_LIMIT, check_cancelled, evidence, never, pause
+from opsctl.serving.waits import CALL_LIMIT, check_cancelled, evidence, never, pause
 
 KILL_LIMIT = 20.0
 """Seconds that a unit may take to be gone after SIGKILL; one in the driver never goes (vllm 25127)."""

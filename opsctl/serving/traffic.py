@@ -16,7 +16,7 @@ from opsctl.errors import CommandFailed, JobFailed
 from opsctl.host.protocol import Host, Systemd, TransientUnit
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence
-from opsctl.serving.waiting import evidence
+from opsctl.serving.waits import evidence
 
 Direction = Literal["out", "in", "check"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opsctl.deadline import Deadline
 from opsctl.errors import NotReady, UnitNotFound
 from opsctl.host.protocol import Host, UnitStatus
-from opsctl.serving.waiting import CALL_LIMIT
+from opsctl.serving.waits import CALL_LIMIT
 
 EXIT_NAMES = {
     200: "the working directory cannot be entered (CHDIR)",

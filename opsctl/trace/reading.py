@@ -10,8 +10,8 @@ from pathlib import Path
 from opsctl.trace import scan
 from opsctl.trace.categories import Categories, default_categories
 from opsctl.trace.decode import Decoder
+from opsctl.trace.event_prefixes import Unfamiliar
 from opsctl.trace.events import Columns, Role
-from opsctl.trace.heads import Unfamiliar
 from opsctl.trace.inflate import Source
 from opsctl.trace.metadata import Metadata, is_front_end, rank_in_name, read_metadata
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from opsctl.trace.event_prefixes import TIME, Heads, Unfamiliar, word
 from opsctl.trace.events import Columns, Message, Role
-from opsctl.trace.heads import TIME, Heads, Unfamiliar, word
 from opsctl.trace.speedups import optional
 
 BOUNDARY = b"\n  },\n  {\n"

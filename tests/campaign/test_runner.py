@@ -25,7 +25,7 @@ def test_a_campaign_swaps_measures_and_brings_production_back(desk: Desk, servin
     assert done.code == 0, done.out[-3000:] + done.err
     assert invocation(serving_host, PRODUCTION) != before
     assert answers(serving_host, Standin())
-    assert active(serving_host, "vllm-router"), "what hung on production is back too"
+    assert active(serving_host, "vllm-router"), "the dependents of production is back too"
     names = [event["event"] for event in done.events]
     order = [
         "run.begun",

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.campaign.journal import Journal
 from opsctl.cli import main
+from opsctl.runs.journal import Journal
 
 Offered = Callable[[str], list[str]]
 

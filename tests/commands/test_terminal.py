@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.campaign.journal import Journal
+from opsctl.runs.journal import Journal
 
 
 @pytest.mark.parametrize("arguments", [["runs"], ["status"], ["runs", "--json"], ["--help"]])

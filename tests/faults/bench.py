@@ -1,6 +1,6 @@
 """One lab host that serves the stand-in, one controller's desk, and striking the controller at an exact instant.
 
-The controller is ``opsctl run`` as a person starts it. It is frozen (SIGSTOP, by ``opsctl/campaign/edges.py``) at a
+The controller is ``opsctl run`` as a person starts it. It is frozen (SIGSTOP, by ``opsctl/runs/strike_points.py``) at a
 named commit or mutation of its journal; then the fault is done to it, to its link, or to its host, and it goes on.
 """
 
@@ -151,8 +151,8 @@ class Bench:
         return self.start("run", "short.yml", "--plain", **extra)
 
     def frozen_at(self, edge: str, **extra: str) -> Controller:
-        """Start the campaign and return when it stands still at an edge."""
-        controller = self.run(OPSCTL_EDGE=f"{edge}:pause", **extra)
+        """Start the campaign and return when it stands still at a strike point."""
+        controller = self.run(OPSCTL_STRIKE=f"{edge}:pause", **extra)
         try:
             controller.await_frozen(edge)
         except BaseException:

@@ -124,12 +124,17 @@ class Site:
         self.await_holder(model)
 
     def terms(
-        self, ttl: float = 300, *, run: str = "r1", hung_on: tuple[str, ...] = (), alert: tuple[str, ...] = (),
+        self, ttl: float = 300, *, run: str = "r1", dependents: tuple[str, ...] = (), alert: tuple[str, ...] = (),
         traffic: tuple[str, ...] = (), key_file: str | None = None, service: bool = True,
     ) -> LeaseTerms:  # fmt: skip
         wanted = self.service.model_copy(update={"traffic": Traffic(in_=traffic), "api_key_file": key_file})
         return LeaseTerms(
-            run=run, holder="alice@laptop", ttl=ttl, service=wanted if service else None, hung_on=hung_on, alert=alert
+            run=run,
+            holder="alice@laptop",
+            ttl=ttl,
+            service=wanted if service else None,
+            dependents=dependents,
+            alert=alert,
         )
 
     def install(self) -> None:

@@ -230,7 +230,7 @@ def test_an_alert_that_fails_its_test_stops_the_arming(site: Site) -> None:
     [
         ("unit=a b.service", "not a unit"),
         ("unit=-x.service", "not a unit"),
-        ("hung=x;reboot", "not a unit"),
+        ("dependent=x;reboot", "not a unit"),
         ("ttl=0", "not a time to live"),
         ("ttl=5m", "not a time to live"),
         ("ttl=09", "not a time to live"),

@@ -76,7 +76,7 @@ def test_what_hung_on_production_comes_back(site: Site) -> None:
     site.lab.write_file("/etc/systemd/system/router.service", router)
     site.lab.systemctl("daemon-reload")
     site.lab.systemctl("start", "router.service")
-    lease = site.arm(site.terms(ttl=SHORT, hung_on=("router.service",)))
+    lease = site.arm(site.terms(ttl=SHORT, dependents=("router.service",)))
     site.variant(lease.token)
     assert not site.active("router.service")
     site.await_closed()

@@ -25,13 +25,13 @@ def lines(terms: LeaseTerms) -> list[tuple[str, str]]:
 
 
 def test_terms_hold_the_whole_target() -> None:
-    pairs = lines(LeaseTerms(run="r", holder="a@b", ttl=90.9, service=SERVICE, hung_on=("x.service", "y.timer")))
+    pairs = lines(LeaseTerms(run="r", holder="a@b", ttl=90.9, service=SERVICE, dependents=("x.service", "y.timer")))
     terms = dict(pairs)
     assert terms["ttl"] == "90"
     assert terms["url"] == "http://127.0.0.1:8000/v1/completions"
     assert json.loads(b64decode(terms["body"]))["model"] == 'odd "model"'
     assert (terms["stop_limit"], terms["load_limit"], terms["key_file"]) == ("1", "2700", "/etc/key")
-    assert [value for key, value in pairs if key == "hung"] == ["x.service", "y.timer"]
+    assert [value for key, value in pairs if key == "dependent"] == ["x.service", "y.timer"]
     assert [b64decode(value).decode() for key, value in pairs if key == "traffic"] == ["lb", "in", ""]
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from opsctl.campaign.journal import Journal
 from opsctl.record import RunRecord
 from opsctl.results import StepResult
+from opsctl.runs.journal import Journal
 
 
 class Options(BaseModel):

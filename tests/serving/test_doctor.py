@@ -16,7 +16,7 @@ from opsctl.playbook.models import Role
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.serving import doctor
 from opsctl.serving.doctor import Check, Verdict
-from opsctl.serving.loads import LoadHistory
+from opsctl.serving.load.history import LoadHistory
 from tests.serving.conftest import limit, service_for
 
 pytestmark = pytest.mark.lab
@@ -162,7 +162,7 @@ def test_a_driver_that_hangs_or_is_not_there_is_never_ok(
     examine: Callable[..., dict[str, Check]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("opsctl.serving.gpus.SMI_LIMIT", 1.5)
+    monkeypatch.setattr("opsctl.serving.gpu.nvidia_smi.SMI_LIMIT", 1.5)
     standin_unit(fresh_lab_host, Standin())
     fresh_lab_host.write_files(gpu_files(GpuConfig(hang=True)))
     assert examine()["gpus"].verdict is Verdict.STOP

@@ -28,7 +28,7 @@ from opsctl.serving.doctor.place import (
     parse_ss,
 )
 from opsctl.serving.doctor.unit import FOREVER, UnitFacts, ends_with, judge_unit
-from opsctl.serving.gpus import Gpu, GpuProcess, GpuReading
+from opsctl.serving.gpu.nvidia_smi import Gpu, GpuProcess, GpuReading
 from tests.serving.conftest import service_for
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"

@@ -15,7 +15,7 @@ from opsctl.lab.hosts import LabHost
 from opsctl.lab.units import Standin
 from opsctl.playbook.models import Readiness
 from opsctl.serving import readiness
-from opsctl.serving.progress import LoadProgress
+from opsctl.serving.load.progress import LoadProgress
 from opsctl.serving.readiness import Ready, Serving
 from tests.serving.conftest import limit, service_for
 
@@ -115,17 +115,17 @@ def test_readiness_is_seen_within_half_a_second_of_the_first_good_completion(loa
 
 
 @pytest.mark.parametrize(
-    ("fault", "words", "passing", "quoted"),
+    ("fault", "words", "transient", "quoted"),
     [
         ("dies-at-shard=2", "disk error", True, "Input/output error"),
         ("out-of-memory", "out of GPU memory", False, "CUDA out of memory"),
         ("bad-arguments", "wrong command line", False, "unrecognized arguments"),
     ],
 )
-def test_a_load_that_dies_says_why(loads: Loads, fault: str, words: str, passing: bool, quoted: str) -> None:
+def test_a_load_that_dies_says_why(loads: Loads, fault: str, words: str, transient: bool, quoted: str) -> None:
     with pytest.raises(LoadFailed, match=words) as raised:
         loads.load(Standin(fault=fault))
-    assert raised.value.passing is passing
+    assert raised.value.transient is transient
     assert raised.value.hint
     assert quoted in raised.value.lines_quoted[0]
 
@@ -142,7 +142,7 @@ def test_a_program_that_is_not_there_is_named_by_systemd(loads: Loads) -> None:
     with pytest.raises(LoadFailed, match="failed") as raised:
         loads.load(standin)
     assert "could not be executed" in str(raised.value.hint)
-    assert not raised.value.passing
+    assert not raised.value.transient
 
 
 def test_a_load_that_stands_still_is_given_up(loads: Loads) -> None:

@@ -25,7 +25,7 @@ class LeaseTerms:
     holder: str
     ttl: float
     service: ResolvedService | None
-    hung_on: tuple[str, ...] = ()
+    dependents: tuple[str, ...] = ()
     alert: tuple[str, ...] = ()
 
     def encode(self, version: str) -> bytes:
@@ -36,7 +36,7 @@ class LeaseTerms:
             ("ttl", str(max(1, math.floor(self.ttl)))),
             ("version", version),
             *(_service_terms(self.service) if self.service else ()),
-            *(("hung", unit) for unit in self.hung_on),
+            *(("dependent", unit) for unit in self.dependents),
             *(("alert", _base64(word)) for word in self.alert),
         ]
         for key, value in pairs:

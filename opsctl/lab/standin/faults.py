@@ -16,7 +16,7 @@ from pathlib import Path
 FAULTS: dict[str, tuple[float | None, str]] = {
     # name: (default value, or None where it takes none; what happens)
     "stuck-at-shard": (3, "the load stops for ever at this shard"),
-    "dies-at-shard": (3, "the load dies at this shard, as of a passing fault"),
+    "dies-at-shard": (3, "the load dies at this shard, as of a transient fault"),
     "stuck-after-load": (None, "silence for ever after 100 % of the shards"),
     "out-of-memory": (None, "the load dies for want of GPU memory"),
     "bad-arguments": (None, "the server refuses its command line at once"),

@@ -19,7 +19,7 @@ from opsctl.serving.doctor.checks import Check, Verdict, ok, unknown, warning
 from opsctl.serving.doctor.gpu import judge_gpus, judge_topology
 from opsctl.serving.doctor.place import judge_kernel_log, judge_model, judge_port, judge_space, judge_tools
 from opsctl.serving.doctor.unit import judge_unit
-from opsctl.serving.loads import LoadHistory
+from opsctl.serving.load.history import LoadHistory
 
 TEMPORARY = "/tmp"  # noqa: S108 - the host's, where vLLM writes traces before they are compressed
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from opsctl.serving.doctor.checks import Check, ok, stop, unknown, warning
-from opsctl.serving.gpus import Gpu, GpuProcess, GpuReading
+from opsctl.serving.gpu.nvidia_smi import Gpu, GpuProcess, GpuReading
 
 SLOWDOWNS: Mapping[int, str] = {
     0x2: "application clocks are set below the maximum",

@@ -11,12 +11,12 @@ from opsctl.deadline import Deadline
 from opsctl.host.protocol import Host, Systemd, UnitStatus
 from opsctl.playbook.models import Engine
 from opsctl.playbook.resolved import ResolvedService
-from opsctl.serving.arguments import flag_value
 from opsctl.serving.doctor.checks import Check, ok, stop, warning
 from opsctl.serving.doctor.gpu import parse_topology
 from opsctl.serving.doctor.place import Listener, ModelFiles, Space, parse_df, parse_ss
 from opsctl.serving.doctor.unit import UnitFacts
-from opsctl.serving.gpus import GpuProcess, GpuReading, identify, read_gpus, unit_of
+from opsctl.serving.gpu.nvidia_smi import GpuProcess, GpuReading, identify, read_gpus, unit_of
+from opsctl.serving.launch.arguments import flag_value
 from opsctl.serving.observing import observe
 
 LIMIT = 15.0

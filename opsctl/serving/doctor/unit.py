@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from opsctl.host.protocol import UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration, format_size
-from opsctl.serving.arguments import flag_value
 from opsctl.serving.doctor.checks import Check, ok, stop, unknown, warning
+from opsctl.serving.launch.arguments import flag_value
 
 FOREVER = 2**64 - 1
 """systemd's infinity."""
@@ -47,7 +47,7 @@ def judge_unit(service: ResolvedService, facts: UnitFacts) -> list[Check]:
         _same_version(service, facts),
         *_sane(service, status),
         _timeouts(service, status),
-        _hung_on(service, status),
+        _dependents_of(service, status),
         *_profiled(service, status),
     ]
 
@@ -199,7 +199,7 @@ def _timeouts(service: ResolvedService, status: UnitStatus) -> Check:
     return ok(name, f"TimeoutStopSec={format_duration(seconds)}")
 
 
-def _hung_on(service: ResolvedService, status: UnitStatus) -> Check:
+def _dependents_of(service: ResolvedService, status: UnitStatus) -> Check:
     hung = sorted({*status.required_by, *status.bound_by, *status.consists_of, *status.triggered_by})
     services = [unit for unit in hung if not unit.endswith(".target")]
     if services:

@@ -1,0 +1,48 @@
+"""What became of a host whose controller died: asked of the host itself, since the journal cannot know."""
+
+from __future__ import annotations
+
+import json
+
+from opsctl.campaign import limits
+from opsctl.campaign.definition import RunRequest, read_definition
+from opsctl.deadline import Deadline
+from opsctl.errors import OpsctlError
+from opsctl.host import connect
+from opsctl.host.guard import control
+from opsctl.playbook.inventory import LoadedInventory
+from opsctl.playbook.resolved import ResolvedService
+from opsctl.runs.journal import Journal
+from opsctl.serving import readiness
+
+
+def look_now(journal: Journal, run: str) -> dict[str, tuple[str, bool]]:
+    """Ask every host of a run who holds it and whether production answers; changes nothing.
+
+    Returns, by host, words for a person and whether production was seen to serve. Raises nothing that opsctl
+    knows: a host that cannot be asked says so.
+    """
+    row = journal.query("SELECT definition FROM runs WHERE run=?", run)[0]
+    try:
+        definition = read_definition(RunRequest.from_document(json.loads(row["definition"])))
+    except OpsctlError as error:
+        hosts = journal.query("SELECT host FROM hosts WHERE run=? ORDER BY host", run)
+        return {host["host"]: (f"could not be asked: {error}", False) for host in hosts}
+    seen = {}
+    for name in definition.hosts:
+        try:
+            seen[name] = _ask(definition.inventory, name, definition.production(name))
+        except OpsctlError as error:
+            seen[name] = (f"could not be asked: {error}", False)
+    return seen
+
+
+def _ask(inventory: LoadedInventory, name: str, production: ResolvedService) -> tuple[str, bool]:
+    host = connect(name, inventory.host(name), deadline=Deadline(limits.CONNECT, f"connection to {name}"))
+    try:
+        view = control.show(host, deadline=Deadline(limits.CALL, f"the lease of {name}"))
+        state = readiness.observe(host, production, deadline=Deadline(limits.CONNECT, f"a look at {production.unit}"))
+    finally:
+        host.close()
+    serves = f"production {production.name} serves" if state.serving else f"production does NOT serve: {state.seen}"
+    return f"{serves}; {view.describe() if view else 'no guard is installed'}", state.serving

@@ -1,0 +1,153 @@
+"""Production back on a host, from any machine that can reach it, without a journal.
+
+The guard is the one that restores: it needs nobody, and does not stop when this process dies. So rollback makes
+sure that there is a lease with the right terms, breaks it, watches what the guard does, and verifies the end
+with its own eyes. Doing it again does no harm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from opsctl.campaign import limits
+from opsctl.campaign.guard_watch import watch_guard
+from opsctl.campaign.preflight import active_dependents
+from opsctl.deadline import Deadline
+from opsctl.errors import NotReady
+from opsctl.host.guard import control
+from opsctl.host.guard.control import LeaseTerms
+from opsctl.host.protocol import Host, UnitStatus
+from opsctl.playbook.resolved import ResolvedService
+from opsctl.results import Evidence
+from opsctl.runs.journal import controller_name
+from opsctl.serving import readiness
+
+_ROLLBACK_TTL = 60.0
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """What a rollback found, did and proved on one host."""
+
+    host: str
+    service: str
+    found: str
+    acted: bool
+    evidence: tuple[Evidence, ...] = ()
+    guard: dict[str, Any] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Return what ``--json`` prints."""
+        return {
+            "host": self.host,
+            "service": self.service,
+            "found": self.found,
+            "acted": self.acted,
+            "verified": True,
+            "evidence": [item.model_dump() for item in self.evidence],
+            "guard": self.guard,
+        }
+
+
+def roll_back(host: Host, production: ResolvedService, say: Callable[[str], object]) -> RolledBack:
+    """Restore and verify production of a host. ``say`` gets a line whenever something moved.
+
+    Raises NotGuardable, HostError, NotReady and DeadlineExceeded when production cannot be verified.
+    """
+    view = control.show(host, deadline=_call(host, "the lease"))
+    seen = readiness.observe(host, production, deadline=Deadline(limits.CONNECT, f"a look at {production.name}"))
+    say(f"found: production {production.name} {seen.state}: {seen.seen}")
+    if view is not None and view.live:
+        say(f"found: lease {view.describe()}")
+    elif seen.serving and not _missing_hung_on(host, production):
+        ready = readiness.verify_serving(host, production, deadline=_verification(production))
+        say(f"production {production.name} serves; nothing to do")
+        return RolledBack(host.name, production.name, seen.seen, acted=False, evidence=ready.evidence)
+    else:
+        _arm_for_restore(host, production, say)
+    view = control.break_(host, by=controller_name(), deadline=_call(host, "breaking the lease", limits.UNIT_JOB))
+    view = watch_guard(host, production, say)
+    ready = _verify(host, production)
+    if view is not None and view.live:
+        view = control.confirm(host, by=controller_name(), deadline=_call(host, "confirming the restore"))
+    say(f"production {production.name} serves, verified by {len(ready.evidence)} observations")
+    return RolledBack(
+        host.name,
+        production.name,
+        seen.seen,
+        acted=True,
+        evidence=ready.evidence,
+        guard=view.document() if view else {},
+    )
+
+
+def _arm_for_restore(host: Host, production: ResolvedService, say: Callable[[str], object]) -> None:
+    control.install(host, deadline=_call(host, "installing the guard", limits.UNIT_JOB))
+    terms = LeaseTerms(
+        run=f"rollback-{int(time.time())}",
+        holder=controller_name(),
+        ttl=_ROLLBACK_TTL,
+        service=production,
+        dependents=_dependents_of(host, production),
+        alert=host.entry.alert,
+    )
+    lease = control.arm(host, terms, deadline=_call(host, "arming", limits.UNIT_JOB))
+    say(f"lease {lease.token} armed: the guard restores {production.unit}")
+    if production.unit and _wedged(host, production):
+        # The guard would wait for a whole load before it tries anew; what does not answer now is started anew now.
+        say(f"{production.unit} is active and does not answer: stopping it")
+        host.fenced_systemd(lease.token).stop(
+            production.unit,
+            deadline=_call(host, f"stop of {production.unit}", production.stop.limit + limits.STOP_GRACE),
+        )
+
+
+def _wedged(host: Host, production: ResolvedService) -> bool:
+    seen = readiness.observe(host, production, deadline=Deadline(limits.CONNECT, f"a look at {production.name}"))
+    return seen.state is readiness.Serving.DOWN and seen.status is not None and seen.status.active
+
+
+def _dependents_of(host: Host, production: ResolvedService) -> tuple[str, ...]:
+    """Return what hangs on production and runs, or is enabled to run: nobody wrote down what ran before."""
+    status = _status(host, production.unit)
+    names = {*status.required_by, *status.bound_by, *status.consists_of, *status.triggered_by}
+    enabled = {name for name in names if _status(host, name).unit_file_state in {"enabled", "enabled-runtime"}}
+    services = {name for name in enabled if not name.endswith((".target", ".slice"))}
+    return tuple(sorted({*active_dependents(host, status), *services}))
+
+
+def _missing_hung_on(host: Host, production: ResolvedService) -> bool:
+    return any(not _status(host, name).active for name in _dependents_of(host, production))
+
+
+def _verify(host: Host, production: ResolvedService) -> readiness.Ready:
+    """Wait until production serves: where the guard cannot see it, it may still load."""
+    status = _status(host, production.unit)
+    if not status.active:
+        raise NotReady(
+            f"production {production.name} is not running after the guard's restore",
+            seen=f"{status.active_state} ({status.sub_state}), Result={status.result}",
+            where=f"{production.unit} on {host.name}",
+            hint=f"journalctl -u {production.unit}; opsctl lease show {host.name}",
+        )
+    return readiness.await_ready(
+        host,
+        production,
+        deadline=Deadline(production.readiness.limit, f"load of {production.name}"),
+        started=status,
+    )
+
+
+def _status(host: Host, unit: str) -> UnitStatus:
+    return host.systemd().status(unit, deadline=_call(host, f"status of {unit}"))
+
+
+def _call(host: Host, what: str, seconds: float = limits.CALL) -> Deadline:
+    return Deadline(seconds, f"{what} on {host.name}")
+
+
+def _verification(production: ResolvedService) -> Deadline:
+    return Deadline(3 * production.readiness.request_limit, f"verification of {production.name}")

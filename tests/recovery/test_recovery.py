@@ -1,0 +1,187 @@
+"""After a crash: status is true, resume goes on, rollback and the guard bring production back, collect fetches."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opsctl.lab.hosts import LabHost
+from opsctl.lab.units import Standin, breaches
+from tests.campaign.conftest import Desk, active, answers
+
+pytestmark = pytest.mark.lab
+PRODUCTION = "vllm-kimi-k25-int4"
+SLEEP = {"command": {"argv": ["/bin/sh", "-c", "sleep 6; echo done > out.txt"], "collect": ["out.txt"]}}
+
+
+def killed_while_production_is_down(desk: Desk) -> str:
+    """Start a campaign, kill its controller in the middle of the phase without a server; return the run."""
+    desk.playbook["phases"][1]["steps"] = [SLEEP]
+    running = desk.start_run()
+    running.await_event("step.progress", phase="alone")
+    running.process.send_signal(signal.SIGKILL)
+    running.process.wait(10)
+    return desk.last_run
+
+
+def await_answer(host: LabHost, seconds: float) -> float:
+    """Wait until production answers; return how long it took."""
+    began = time.monotonic()
+    while not answers(host, Standin()):
+        assert time.monotonic() - began < seconds, "production did not come back"
+    return time.monotonic() - began
+
+
+def test_a_dead_controller_is_shown_as_dead_and_resume_goes_on_from_the_stage_that_still_runs(
+    desk: Desk,
+    serving_host: LabHost,
+    tmp_path: Path,
+) -> None:
+    run = killed_while_production_is_down(desk)
+    record = desk.status()
+    assert record["outcome"] == "controller died"
+    assert not record["production"][0]["verified"]
+    baseline_ended = record["phases"][0]["steps"][0]["ended"]
+    assert not answers(serving_host, Standin())
+    picture = desk.opsctl("status", run)
+    assert "controller died" in picture.out
+    assert "DOWN" in picture.out
+    assert f"opsctl resume {run}" in picture.out.replace("\n", " ")
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    resumed = desk.opsctl("resume", run, "--json", folder=elsewhere)
+
+    assert resumed.code == 0, resumed.out[-3000:] + resumed.err
+    after = desk.status()
+    assert after["outcome"] == "verified"
+    assert after["phases"][0]["steps"][0]["ended"] == baseline_ended, (
+        "what was verified and is unchanged is not done again"
+    )
+    assert [step["state"] for phase in after["phases"] for step in phase["steps"]] == ["verified"] * 3
+    assert after["production"][0]["verified"]
+    assert after["production"][0]["downtime_seconds"] > 0
+    assert answers(serving_host, Standin())
+    assert active(serving_host, "vllm-router"), "the dependents of production before the crash is back"
+    assert breaches(serving_host) == []
+
+
+def test_without_anybody_the_guard_brings_production_back_and_resume_says_so(desk: Desk, serving_host: LabHost) -> None:
+    desk.playbook["lease"] = {"ttl": "15s"}
+    run = killed_while_production_is_down(desk)
+    took = await_answer(serving_host, 90)
+    assert took > 1, "production was down, and came back by the guard alone"
+    assert active(serving_host, "vllm-router")
+
+    resumed = desk.opsctl("resume", run, "--json")
+
+    assert resumed.code == 0, resumed.out[-3000:] + resumed.err
+    assert "the guard acted meanwhile" in resumed.out
+    assert desk.status()["outcome"] == "verified"
+    assert answers(serving_host, Standin())
+
+
+def test_a_changed_step_is_measured_anew(desk: Desk) -> None:
+    run = killed_while_production_is_down(desk)
+    desk.playbook["phases"][0]["steps"] = [{"command": {"argv": ["/bin/echo", "other"]}}]
+    before = desk.status()["phases"][0]["steps"][0]["ended"]
+    resumed = desk.opsctl("resume", run, "--json")
+    assert resumed.code == 0, resumed.out[-3000:] + resumed.err
+    step = desk.status()["phases"][0]["steps"][0]
+    assert step["options"]["argv"] == ["/bin/echo", "other"]
+    assert step["ended"] > before
+
+
+def test_rollback_from_another_desk_fences_the_run_off_and_may_be_repeated(
+    desk: Desk,
+    serving_host: LabHost,
+    tmp_path: Path,
+) -> None:
+    desk.playbook["phases"][1]["steps"] = [{"command": {"argv": ["/bin/sleep", "300"]}}]
+    running = desk.start_run()
+    running.await_event("step.progress", phase="alone")
+    other = Desk(tmp_path / "other", desk.hosts, desk.inventory)
+    other.folder.mkdir()
+
+    back = other.opsctl("rollback", serving_host.name, "--json")
+
+    assert back.code == 0, back.out + back.err
+    [done] = json.loads(back.out)["hosts"]
+    assert done["verified"]
+    assert done["acted"]
+    assert answers(serving_host, Standin())
+    assert active(serving_host, "vllm-router")
+    fenced = running.wait()
+    assert fenced.code == 1, "the fenced run touches nothing, and sees that production serves"
+    assert "broken by" in fenced.out
+    again = other.opsctl("rollback", serving_host.name, "--json")
+    assert again.code == 0, again.out + again.err
+    assert not json.loads(again.out)["hosts"][0]["acted"]
+
+
+def test_rollback_starts_what_somebody_stopped_by_hand(desk: Desk, serving_host: LabHost) -> None:
+    serving_host.systemctl("stop", f"{PRODUCTION}.service")
+    assert not active(serving_host, "vllm-router")
+    back = desk.opsctl("rollback", serving_host.name)
+    assert back.code == 0, back.out + back.err
+    assert answers(serving_host, Standin())
+    assert active(serving_host, "vllm-router")
+
+
+def test_results_that_only_the_host_has_are_collected(desk: Desk, serving_host: LabHost) -> None:
+    run = killed_while_production_is_down(desk)
+    unit = desk.status()["phases"][1]["steps"][0]
+    assert unit["state"] == "running"
+    assert desk.opsctl("rollback", serving_host.name).code == 0
+    collected = desk.opsctl("collect", run, "--json")
+    assert collected.code == 0, collected.out + collected.err
+    step = desk.status()["phases"][1]["steps"][0]
+    assert step["state"] in {"verified", "failed"}, "it ended, by itself or with the slice: either is a verdict"
+    assert step["result"]["artifacts"]
+
+
+def test_a_controller_that_slept_past_its_lease_touches_nothing(desk: Desk, serving_host: LabHost) -> None:
+    desk.playbook["lease"] = {"ttl": "15s"}
+    desk.playbook["phases"][1]["steps"] = [{"command": {"argv": ["/bin/sleep", "300"]}}]
+    running = desk.start_run()
+    running.await_event("step.progress", phase="alone")
+    running.process.send_signal(signal.SIGSTOP)
+    await_answer(serving_host, 90)
+    running.process.send_signal(signal.SIGCONT)
+    done = running.wait()
+    assert done.code == 1, done.out[-3000:]
+    assert done.named("lease.lost")
+    assert desk.status()["production"][0]["restored_by"] == "guard"
+    assert answers(serving_host, Standin())
+
+
+def test_a_reboot_in_the_middle_ends_the_lease_and_production_is_up(
+    standin_host: LabHost,
+    make_desk: Callable[[list[LabHost]], Desk],
+) -> None:
+    desk = make_desk([standin_host])
+    desk.playbook["phases"][1]["steps"] = [{"command": {"argv": ["/bin/sleep", "300"]}}]
+    running = desk.start_run()
+    running.await_event("step.progress", phase="alone")
+    standin_host.reboot()
+    done = running.wait()
+    assert done.code == 1, done.out[-3000:]
+    assert desk.status()["production"][0]["restored_by"] == "guard"
+    await_answer(standin_host, 60)
+    assert breaches(standin_host) == []
+
+
+def test_the_list_of_runs_tells_how_each_ended(desk: Desk) -> None:
+    desk.playbook["phases"] = desk.playbook["phases"][:1]
+    assert desk.run().code == 0
+    [run] = json.loads(desk.opsctl("runs", "--json").out)
+    assert run["outcome"] == "verified"
+    assert run["exit_code"] == 0
+    assert run["run"] in desk.opsctl("runs").out
+    nothing = desk.opsctl("resume", run["run"])
+    assert "nothing to resume" in nothing.err
