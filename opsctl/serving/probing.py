@@ -208,7 +208,7 @@ _HINTS: Mapping[ProbeOutcome, str] = {
     ProbeOutcome.UNAUTHORIZED: "set api-key-file of the service to the file on the host that holds the server's key",
     ProbeOutcome.FOREIGN: "see who listens with `ss -ltnp` on the host, and compare the service's url",
     ProbeOutcome.OTHER_MODEL: "set model of the service to a name that the server lists (--served-model-name)",
-    ProbeOutcome.REFUSED: "the unit runs, nothing listens: it still loads, or its port is not that of the service's url",
+    ProbeOutcome.REFUSED: "the unit runs, nothing listens: it still loads, or the service's url names another port",
     ProbeOutcome.TIMEOUT: "a server that is healthy but dead answers /health only: look at its journal, restart it",
     ProbeOutcome.EMPTY: "the engine answers without generating: look at its journal",
 }

@@ -65,7 +65,7 @@ def main() -> int:
         ]
     lines += [
         "", "Beside the table: `benchmarks/chaos.py --strike-points` strikes at *every* commit to the journal and",
-        "*every* mutation of the host. `tests/guard/` shows the guard alone through power cuts, full and read-only disks,",
+        "*every* mutation of the host. `tests/guard/` shows the guard alone: power cuts, full and read-only disks,",
         "hung probes, kill -9 and a stepped clock (it uses none: its deadlines are seconds of `/proc/uptime`).",
     ]  # fmt: skip
     unrun = len(general - SENSELESS.keys() - by_cell.keys()) - sum(" / " in name for name in failed)

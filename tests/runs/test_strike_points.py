@@ -13,7 +13,10 @@ import pytest
 
 from opsctl.runs.strike_points import strike_point
 
-WALK = "from opsctl.runs.strike_points import strike_point as at\nfor name in ('a', 'b', 'a', 'c'): at(name)\nprint('through')"
+WALK = (
+    "from opsctl.runs.strike_points import strike_point as at\n"
+    "for name in ('a', 'b', 'a', 'c'): at(name)\nprint('through')"
+)
 
 
 def walk(**extra: str) -> subprocess.CompletedProcess[str]:
