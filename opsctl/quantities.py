@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationInfo
 
-_DURATION = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in "dhms"))
-_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
+_DURATION = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit}(?![a-z]))?" for unit in _SECONDS))
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>B|[kKMGT]i?B)?")
 _BYTES = {
     "B": 1,
@@ -26,7 +26,7 @@ _BYTES = {
 
 
 def parse_duration(text: object) -> float:
-    """Return seconds for ``90s``, ``45m``, ``1h30m``; a number is seconds already.
+    """Return seconds for ``200ms``, ``90s``, ``45m``, ``1h30m``; a number is seconds already.
 
     Raises ValueError with what was wanted and what was found.
     """

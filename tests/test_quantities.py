@@ -9,7 +9,17 @@ from opsctl.quantities import counted, format_duration, format_size, parse_durat
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("45m", 2700), ("1h30m", 5400), ("1.5h", 5400), ("2d", 172800), ("0.05s", 0.05), (2.5, 2.5)],
+    [
+        ("90s", 90),
+        ("45m", 2700),
+        ("1h30m", 5400),
+        ("1.5h", 5400),
+        ("2d", 172800),
+        ("0.05s", 0.05),
+        (2.5, 2.5),
+        ("200ms", 0.2),
+        ("1s5ms", 1.005),
+    ],
 )
 def test_durations_are_read(text: object, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)

@@ -97,8 +97,9 @@ def _load(document: Document, inventory: LoadedInventory, host: str | None, over
     check_var_names(findings, ("vars",), document.data.get("vars"))
     variables = gather(findings, inventory, host, overrides)
     data = _evaluated(findings, variables)
+    _note_unused(findings, variables)
     options = _options(findings, data)
-    playbook = findings.validated(Playbook, {**data, "phases": _phases_without_steps(data)})
+    playbook = findings.validated(Playbook, _without_steps(data))
     check_playbook(findings, data, options, inventory)
     if playbook is None or findings.problems:
         raise DefinitionError(findings.problems)
@@ -160,14 +161,30 @@ def _options(findings: Findings, data: Mapping[str, Any]) -> dict[Key, Any]:
     return options
 
 
-def _phases_without_steps(data: Mapping[str, Any]) -> Any:
+def _note_unused(findings: Findings, variables: Variables) -> None:
+    """Note each var of the playbook that no expression uses: it has no effect, and is often a typing error.
+
+    Beside an expression that failed nothing is said: it may have meant that var.
+    """
+    if findings.problems:
+        return
+    defaults = findings.document.data.get("vars")
+    for name in defaults if isinstance(defaults, dict) else ():
+        if name not in variables.used:
+            message = f"var `{name}` is used nowhere in this playbook: write {{{{ vars.{name} }}}} where it belongs"
+            findings.add(("vars", name), message, on_key=True)
+
+
+def _without_steps(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the playbook with its phases emptied of steps, which are validated one by one."""
     phases = data.get("phases")
     if not isinstance(phases, list):
-        return phases
-    return [
+        return dict(data)
+    emptied = [
         {**phase, "steps": []} if isinstance(phase, dict) and isinstance(phase.get("steps"), list) else phase
         for phase in phases
     ]
+    return {**data, "phases": emptied}
 
 
 def _steps(phase: Mapping[str, Any], number: int, options: Mapping[Key, Any]) -> tuple[Step, ...]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from opsctl.errors import Problem
-from opsctl.playbook.nearest import suggestion
+from opsctl.playbook.nearest import nearest, suggestion
 from opsctl.playbook.source import Document, Key, kind_of
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -92,7 +92,15 @@ def _explained(error: ValidationError, model: type[BaseModel], at: Key) -> Itera
     """Yield (key, message, whether it stands on the key) for each error; the arms of a union are one."""
     unions: dict[Key, list[str]] = {}
     found: dict[Key, object] = {}
-    for one in error.errors(include_url=False):
+    errors = error.errors(include_url=False)
+    missing = {tuple(one["loc"]) for one in errors if one["type"] == "missing"}
+    meant = {
+        (*one["loc"][:-1], near)
+        for one in errors
+        if one["type"] == "extra_forbidden"
+        and (near := nearest(str(one["loc"][-1]), (str(key[-1]) for key in missing if key[:-1] == one["loc"][:-1])))
+    }
+    for one in errors:
         location = tuple(one["loc"])
         kind = one["type"]
         given = one.get("input")
@@ -107,6 +115,8 @@ def _explained(error: ValidationError, model: type[BaseModel], at: Key) -> Itera
             owner = _annotation_at(model, location[:-1])
             yield (*at, *location), f"unknown key `{name}`{suggestion(name, keys_of(owner))}", True
         elif kind == "missing":
+            if location in meant:
+                continue  # said already: the unknown key beside it is this one, misspelt
             wanted = f"the key `{location[-1]}`" if isinstance(location[-1], str) else _entries(location[-1] + 1)
             yield (*at, *location[:-1]), f"wanted {wanted}, found none", True
         else:

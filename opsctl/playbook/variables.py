@@ -31,6 +31,8 @@ class Variables:
 
     def __init__(self, given: Mapping[str, Given]) -> None:
         self.given = given
+        self.used: set[str] = set()
+        """Names that some expression asked for."""
         self._values: dict[str, Any] = {}
         self._at_work: list[str] = []
 
@@ -69,6 +71,7 @@ class Variables:
         if not has_expression(text):
             return text, frozenset()
         used = names_used(text, self.given)
+        self.used |= used
         return evaluate(text, Names(self.value)), used
 
     def origin(self, name: str) -> str:

@@ -117,7 +117,8 @@ def test_a_var_of_the_inventory_that_does_not_fit_is_named_with_its_place(tmp_pa
         ("serve: prod", "serve: prdo", "10:12: unknown service `prdo` in"),
         ("serve: prod", "serve: other", "10:12: service `other` is not on gpu1, gpu2; it is on spare"),
         ("serve: prod", "server: prod", "10:5: unknown key `server`; nearest: `serve`"),
-        ("serve: prod", "server: prod", "9:5: wanted the key `serve`, found none"),
+        ("    serve: prod\n", "", "9:5: wanted the key `serve`, found none"),
+        ("  rounds: 3", "  rounds: 3\n  idle: 4", "6:3: var `idle` is used nowhere in this playbook"),
         ("serving-benchmark:", "serving_benchmark:", "12:9: unknown stage `serving_benchmark`; nearest: `serving-b"),
         ("{concurrency: ", "{concurency: ", "12:29: unknown key `concurency`; nearest: `concurrency`"),
         ('concurrency: "{{ vars.concurrency }}", ', "", "12:9: wanted `concurrency` or `request-rate`"),
@@ -150,6 +151,19 @@ def test_what_is_wrong_is_said_at_its_place(
     assert old in PLAYBOOK
     found = problems_of(tmp_path, inventory, PLAYBOOK.replace(old, new, 1))
     assert any(said_ in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "only"),
+    [
+        ("serve: prod", "server: prod", "10:5: unknown key `server`; nearest: `serve`"),
+        ("phases:", "phase:", "8:1: unknown key `phase`; nearest: `phases`"),
+        ("vars.thrice", "vars.thirce", "`vars.thirce` is not defined; nearest: `thrice`"),
+    ],
+)
+def test_one_mistake_gives_one_error(tmp_path: Path, inventory: LoadedInventory, old: str, new: str, only: str) -> None:
+    (found,) = problems_of(tmp_path, inventory, PLAYBOOK.replace(old, new, 1))
+    assert only in found
 
 
 def test_a_profile_step_needs_a_profiler(tmp_path: Path, inventory: LoadedInventory) -> None:
