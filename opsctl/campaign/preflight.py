@@ -25,7 +25,7 @@ from opsctl.serving.probing import Answer, ProbeOutcome, not_ready
 from opsctl.serving.readiness import ServingState
 
 _LOOK = 90.0
-_NEVER = {ProbeOutcome.UNAUTHORIZED, ProbeOutcome.OTHER_MODEL, ProbeOutcome.FOREIGN}
+_NEVER = {ProbeOutcome.UNAUTHORIZED, ProbeOutcome.UNTRUSTED, ProbeOutcome.OTHER_MODEL, ProbeOutcome.FOREIGN}
 """What no restore mends: the inventory is wrong about this service, whatever --if-down says."""
 
 

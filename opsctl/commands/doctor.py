@@ -100,10 +100,16 @@ def _print_lines(seen: Mapping[str, Sequence[Check]]) -> None:
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
         for check in checks:
-            what = Text.assemble((check.name, "bold"), f": {check.reason}")
+            what = Text.assemble((check.name, "bold"), (f": {check.reason}", "bold red" if check.alarming else ""))
             if check.hint:
                 what.append(f"\n→ {check.hint}", style="dim")
-            table.add_row(Text(f"{_SIGNS[check.verdict]} {check.verdict}", style=_COLOURS[check.verdict]), what)
+            table.add_row(
+                Text(
+                    f"{_SIGNS[check.verdict]} {check.verdict}",
+                    style="bold red" if check.alarming else _COLOURS[check.verdict],
+                ),
+                what,
+            )
         verdict = worst(checks)
         counts = ", ".join(
             f"{number} {one}" for one in _SIGNS if (number := sum(check.verdict == one for check in checks))

@@ -194,11 +194,14 @@ class ConnectedHost:
         done = self.run(journal.batch_argv(unit, after, limit, user=self.user_scope), deadline=deadline)
         return journal.parse_batch(done.stdout, after=after)
 
-    def http(self, base_url: str, *, headers: Mapping[str, str] | None = None) -> httpx.Client:
-        """Return a client whose connections leave from the host. See ``opsctl/host/http.py``."""
+    def http(
+        self, base_url: str, *, headers: Mapping[str, str] | None = None, verify: bool = True, ca_pem: str | None = None
+    ) -> httpx.Client:
+        """Return a client whose connections leave from the host. See ``Host.http``."""
         from opsctl.host.http import client  # noqa: PLC0415 - httpx takes 0.1 s
+        from opsctl.host.tls import Trust  # noqa: PLC0415
 
-        return client(self._network_backend, base_url, headers=headers)
+        return client(self._network_backend, base_url, headers=headers, trust=Trust(verify, ca_pem))
 
     def _network_backend(self) -> httpcore.NetworkBackend:
         return self._link.network_backend()

@@ -227,8 +227,12 @@ class Host(Protocol):
         """Return the unit's entries after a cursor; with None, no lines and the cursor of now."""
         ...
 
-    def http(self, base_url: str, *, headers: Mapping[str, str] | None = None) -> httpx.Client:
+    def http(
+        self, base_url: str, *, headers: Mapping[str, str] | None = None, verify: bool = True, ca_pem: str | None = None
+    ) -> httpx.Client:
         """Return a client whose connections leave from the host (direct-tcpip), with a limit on every phase.
+
+        An https url's certificate and name are checked against this machine's store, or against ``ca_pem``.
 
         A request takes a total limit as ``extensions={"deadline": Deadline}`` (default: 120 s); past it,
         DeadlineExceeded is raised, and TransportLost where the link dies. What HTTP itself meets (refused,

@@ -58,6 +58,7 @@ def examine(
 
     checks = [*_try("gpus", gpus), *_try("disk and kernel", place)]
     for service in production:
+        checks += _certificate(service)
         checks += _try(f"unit {service.unit}", partial(_unit, host, service, systemd, deadline))
         checks.append(_load_time(history, service))
     for service in variants:
@@ -91,6 +92,14 @@ def _unit(host: Host, service: ResolvedService, systemd: Systemd, deadline: Dead
             checks.append(judge_model(model, available=available))
         checks += looking.key_file(host, service, deadline)
     return checks
+
+
+def _certificate(service: ResolvedService) -> list[Check]:
+    if service.verify or not service.url.startswith("https:"):
+        return []
+    reason = f"verify: false: whoever answers at {service.url} gets the API key and counts as production"
+    hint = f"set ca-file of {service.name} to the certificate that signed the server's"
+    return [Check(f"certificate of {service.name}", Verdict.WARNING, reason, hint, alarming=True)]
 
 
 def _variant(host: Host, service: ResolvedService, deadline: Deadline) -> list[Check]:

@@ -38,6 +38,12 @@ EAGER_FOR = 30.0
 """Seconds after the start in which everything is looked at often: small models are up by then."""
 COUNT_EVERY = 15.0
 """Seconds between two counts of what the unit's processes have read."""
+_UNVERIFIABLE = {
+    ProbeOutcome.UNAUTHORIZED,
+    ProbeOutcome.UNTRUSTED,
+    ProbeOutcome.FOREIGN,
+    ProbeOutcome.OTHER_MODEL,
+}
 WRONG_FOR = 2.0
 """Seconds that a wrong answer must last before it counts: routes appear one after the other."""
 
@@ -222,7 +228,7 @@ class Load:
 
     def _judge_wrong(self, answer: Answer) -> None:
         """Raise NotReady for an answer that waiting does not mend, once it lasted."""
-        if answer.outcome not in {ProbeOutcome.UNAUTHORIZED, ProbeOutcome.FOREIGN, ProbeOutcome.OTHER_MODEL}:
+        if answer.outcome not in _UNVERIFIABLE:
             self._wrong_since = None
             return
         now = time.monotonic()
