@@ -20,6 +20,9 @@ GUARD_PATH = "/usr/local/lib/opsctl/opsctl-guard"
 USER_GUARD_PATH = ".local/lib/opsctl/opsctl-guard"
 """The guard in user scope, under the home folder of the user who serves."""
 
+GPU_IDLE_MIB = 1024
+"""A free GPU holds at most so many MiB (contexts of the driver and of monitors). The guard's script has the same."""
+
 SERVICE = "opsctl-guard.service"
 SLICE = "opsctl.slice"
 """Where everything that opsctl starts on a host runs, so that the guard stops it without a list."""
