@@ -29,7 +29,6 @@ from opsctl.results import State
 from opsctl.runs.events import Recorder, Sink
 from opsctl.runs.journal import Journal
 from opsctl.runs.reading import LEFT
-from opsctl.serving.load.history import LoadHistory
 
 _SEVERITY = (
     ExitCode.PRODUCTION_NOT_VERIFIED,
@@ -177,10 +176,9 @@ def _arm_all(work: Run, prepared: list[Prepared]) -> dict[str, Lease]:
 def carry_out_all(work: Run, armed: list[tuple[Prepared, Lease]]) -> None:
     """Carry out every host in a thread of its own; one that fails stops the others, and each gives its host back."""
     threads = []
-    history = LoadHistory(work.recorder.journal.folder / "loads.sqlite")
     for prepared, lease in armed:
         playbook = work.definition.playbook.by_host[prepared.host.name]
-        policy = Policy(playbook.load.attempts, work.definition.request.kill_foreign, history)
+        policy = Policy(playbook.load.attempts, work.definition.request.kill_foreign)
         b = host_run.borrow(
             prepared,
             lease,

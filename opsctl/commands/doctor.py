@@ -55,18 +55,20 @@ def doctor(
 def _examine(loaded: LoadedInventory, name: str, *, kill_foreign: bool) -> Sequence[Check]:
     from opsctl.deadline import Deadline
     from opsctl.host import connect
-    from opsctl.runs.journal import state_home
+    from opsctl.runs import durations
+    from opsctl.runs.journal import Journal
     from opsctl.serving.doctor import examine
-    from opsctl.serving.load.history import LoadHistory
 
     host = connect(name, loaded.host(name), deadline=Deadline(_CONNECT, f"connection to {name}"))
     try:
+        with Journal.open() as journal:
+            loads = durations.loads(journal, name)
         return examine(
             host,
             loaded.services_of(name),
             host.systemd(),
             deadline=Deadline(_LOOK, f"examination of {name}"),
-            history=LoadHistory(state_home() / "loads.sqlite"),
+            loads=loads,
             kill_foreign=kill_foreign,
         )
     finally:
