@@ -19,6 +19,7 @@ from opsctl.host import files, identity, journal
 from opsctl.host.guard import STATE_DIR, guard_argv
 from opsctl.host.identity import IdentityQuery
 from opsctl.host.link import Ended, Link
+from opsctl.host.outage import Outage
 from opsctl.host.protocol import Completed, FileRecord, JournalBatch, Systemd
 from opsctl.host.quoting import show_argv
 
@@ -54,6 +55,7 @@ class ConnectedHost:
         self._lock = threading.RLock()
         self._reading: BusSystemd | CommandSystemd | None = None
         self._fenced: dict[int, BusSystemd | CommandSystemd] = {}
+        self.outage = Outage()
         self._link = reach(deadline)
         self._identity = IdentityQuery(name, self._ask)
         self._boot_id = ""

@@ -15,6 +15,7 @@ from opsctl.deadline import Deadline
 if TYPE_CHECKING:
     import httpx
 
+    from opsctl.host.outage import Outage
     from opsctl.playbook.models import HostEntry
 
 
@@ -181,6 +182,8 @@ class Host(Protocol):
 
     name: str
     entry: HostEntry
+    outage: Outage
+    """Of the link: ``opsctl/host/outage.py`` rides it out."""
 
     @property
     def state_dir(self) -> str:

@@ -12,17 +12,21 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from opsctl.deadline import Deadline
 from opsctl.errors import GpuNotFree
 from opsctl.host.guard import GPU_IDLE_MIB
+from opsctl.host.outage import ride_out
 from opsctl.host.protocol import Host, Systemd
 from opsctl.quantities import format_duration
 from opsctl.results import Evidence
 from opsctl.serving.gpu.killing import kill_process
 from opsctl.serving.gpu.nvidia_smi import GpuProcess, GpuReading, device_holders, identify, read_gpus, read_memory
 from opsctl.serving.load.background import Every
-from opsctl.serving.waits import Link, evidence, never, pause
+from opsctl.serving.waits import evidence, never, pause
+
+Reading = TypeVar("Reading")
 
 FIELDS = ("index", "uuid", "name", "memory.total", "memory.used")
 SAMPLES = 3
@@ -108,7 +112,6 @@ class _Gate:
     ) -> None:
         self._host, self._limit, self._ours = host, limit, ours
         self._kill_foreign, self._systemd = kill_foreign, systemd
-        self._link = Link(host, deadline=limit)
         self._began = time.monotonic()
         self._name_due = Every()
         self._seen_since: dict[int, float] = {}
@@ -128,7 +131,7 @@ class _Gate:
         last = self._good == SAMPLES - 1
         whole = last or self._name_due.due(NAME_EVERY)
         read = read_gpus if whole else read_memory
-        reading = self._link.read(lambda: read(self._host, deadline=self._limit, fields=FIELDS))
+        reading = self._through(lambda: read(self._host, deadline=self._limit, fields=FIELDS))
         if self._limit.expired and not reading.known and self._reading.gpus:
             return None  # cut short by the end of the wait: the sample before says more
         self._reading = reading
@@ -146,17 +149,20 @@ class _Gate:
         if self._reading.faults:
             raise self.refusal(self._reading.faults)
         if whole:
-            self._left = self._link.read(self._leftovers)
+            self._left = self._through(self._leftovers)
             self._deal_with_leftovers()
         quiet = self._quiet() and not (whole and self._left)
         self._good = self._good + 1 if quiet else 0
         return self._record(free=True) if self._good >= SAMPLES else None
 
+    def _through(self, reading: Callable[[], Reading]) -> Reading:
+        return ride_out(self._host, reading, deadline=self._limit)
+
     def refusal(self, reason: str) -> GpuNotFree:
         """Return the error, with everything that is known of who holds the GPUs."""
         left = self._left
         if self._reading.known and not left and self._held():
-            left = self._link.read(lambda: device_holders(self._host, deadline=Deadline(20, "naming the holders")))
+            left = self._through(lambda: device_holders(self._host, deadline=Deadline(20, "naming the holders")))
         held = [f"GPU {index}: {used:.0f} MiB" for index, used in self._held()]
         return GpuNotFree(
             f"the GPUs of {self._host.name} are not free: {reason}",
