@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from opsctl.deadline import Deadline
 from opsctl.errors import HostRebooted, HostUnreachable, TransportLost
 from opsctl.quantities import format_duration
 from opsctl.retrying import retrying
-
-if TYPE_CHECKING:
-    from opsctl.host.protocol import Host
 
 Result = TypeVar("Result")
 
@@ -42,8 +39,19 @@ class Outage:
         return max(0.0, self.budget - gone)
 
 
+class Reachable(Protocol):
+    """What is needed of a host here."""
+
+    name: str
+    outage: Outage
+
+    def reconnect(self, *, deadline: Deadline) -> None:
+        """Make the link anew. Raises HostRebooted when boot_id changed."""
+        ...
+
+
 def ride_out(
-    host: Host,
+    host: Reachable,
     action: Callable[[], Result],
     *,
     deadline: Deadline | None = None,
@@ -75,7 +83,7 @@ def ride_out(
     raise AssertionError  # unreachable: retrying either returns, or raises the last error
 
 
-def reconnect(host: Host, *, deadline: Deadline | None = None) -> None:
+def reconnect(host: Reachable, *, deadline: Deadline | None = None) -> None:
     """Connect again, after somebody else met the loss. Raises as ``ride_out`` does."""
     if host.outage.since is None:
         host.outage.since = time.monotonic()
@@ -91,12 +99,12 @@ def _begin(outage: Outage, error: TransportLost, lost: Callable[[TransportLost],
             lost(error)
 
 
-def _patience(host: Host, deadline: Deadline | None) -> Deadline:
+def _patience(host: Reachable, deadline: Deadline | None) -> Deadline:
     what = f"the lost link to {host.name}"
     return deadline.within(host.outage.left, what) if deadline else Deadline(host.outage.left, what)
 
 
-def _connect_again(host: Host, deadline: Deadline | None) -> None:
+def _connect_again(host: Reachable, deadline: Deadline | None) -> None:
     patience = min(CONNECT, max(LAST_TRY, host.outage.left), *([deadline.remaining()] if deadline else []))
     try:
         host.reconnect(deadline=Deadline(max(0.1, patience), f"reconnect to {host.name}"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import cast
 
 import pytest
 
+from opsctl.deadline import Deadline
 from opsctl.errors import HostRebooted, HostUnreachable, TransportLost
 from opsctl.host.outage import Outage, ride_out
 from opsctl.host.protocol import Host
@@ -27,7 +27,7 @@ class Flaky:
         self.asked = 0
         self.up = False
 
-    def reconnect(self, *, deadline: object) -> None:  # noqa: ARG002 - the protocol's
+    def reconnect(self, *, deadline: Deadline) -> None:  # noqa: ARG002 - the protocol's
         self.asked += 1
         if self.asked < self.tries:
             raise HostUnreachable("no connection", seen="refused")
@@ -41,13 +41,9 @@ class Flaky:
         return "done"
 
 
-def host_of(flaky: Flaky) -> Host:
-    return cast("Any", flaky)
-
-
 def test_an_action_is_done_again_once_the_link_stands() -> None:
     flaky, said = Flaky(2), []
-    done = ride_out(host_of(flaky), flaky.act, lost=lambda _: said.append("lost"), back=lambda: said.append("back"))
+    done = ride_out(flaky, flaky.act, lost=lambda _: said.append("lost"), back=lambda: said.append("back"))
     assert (done, said, flaky.asked) == ("done", ["lost", "back"], 2)
     assert flaky.outage.since is None
 
@@ -56,8 +52,8 @@ def test_a_wait_in_a_wait_adds_nothing_to_the_budget() -> None:
     flaky = Flaky(10**6)
     flaky.outage.budget = 1.0
     began = time.monotonic()
-    with pytest.raises(TransportLost, match="did not come back within 1.0 s") as raised:
-        ride_out(host_of(flaky), lambda: ride_out(host_of(flaky), flaky.act))
+    with pytest.raises(TransportLost, match=r"did not come back within 1.0 s") as raised:
+        ride_out(flaky, lambda: ride_out(flaky, flaky.act))
     assert time.monotonic() - began < 2.0
     assert raised.value.seen == "refused"
     assert "where a lease is armed" in str(raised.value.hint)
@@ -66,9 +62,9 @@ def test_a_wait_in_a_wait_adds_nothing_to_the_budget() -> None:
 def test_a_reboot_is_told_and_the_link_stands() -> None:
     flaky = Flaky(1, HostRebooted("rebooted"))
     with pytest.raises(HostRebooted):
-        ride_out(host_of(flaky), flaky.act)
+        ride_out(flaky, flaky.act)
     assert flaky.outage.since is None
-    assert ride_out(host_of(flaky), flaky.act) == "done"
+    assert ride_out(flaky, flaky.act) == "done"
 
 
 @pytest.mark.lab

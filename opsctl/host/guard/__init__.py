@@ -6,10 +6,27 @@ The paths here are the contract with everything that names the guard from outsid
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING
+
+from opsctl.errors import ExitCode
 
 if TYPE_CHECKING:
     from opsctl.playbook.models import HostEntry
+
+
+class GuardExit(IntEnum):
+    """Exit statuses of ``opsctl-guard``. UNFIT and HELD are those of opsctl itself."""
+
+    UNFIT = ExitCode.UNFIT
+    HELD = ExitCode.HELD
+    NOT_ACTIVE = 5
+    """Production is not active: the lease stays."""
+    LOST = 7
+    """The token does not hold."""
+    BUSY = 8
+    """The lock is taken for too long."""
+
 
 STATE_DIR = "/var/lib/opsctl"
 """Lease, log and lock: one a host, whatever the scope."""
