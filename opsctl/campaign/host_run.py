@@ -134,7 +134,7 @@ def carry_out(b: BorrowedHost, prepared: Prepared, policy: Policy) -> HostOutcom
     try:
         if isinstance(failure, LeaseLost):
             return _after_the_guard(b, failure)
-        restore.give_back(b, history=policy.history, kill_foreign=policy.kill_foreign)
+        restore.give_back(b, kill_foreign=policy.kill_foreign)
     except LeaseLost as error:
         return _after_the_guard(b, error)
     except Exception as problem:  # noqa: BLE001 - the guard takes over, and the person hears so

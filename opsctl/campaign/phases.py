@@ -17,7 +17,6 @@ from opsctl.errors import Interrupted, NotReady, OpsctlError
 from opsctl.playbook.models import NOTHING
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import State, StepResult
-from opsctl.serving.load.history import LoadHistory
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,6 @@ class Policy:
 
     attempts: int
     kill_foreign: bool
-    history: LoadHistory
 
 
 def run_phases(
@@ -113,7 +111,7 @@ def _ensure(
         swap.take_down(b, leaving)
         swap.free_gpus(b, leaving, kill_foreign=policy.kill_foreign)
     if wanted is not None:
-        swap.bring_up(b, wanted, attempts=policy.attempts, history=policy.history, kill_foreign=policy.kill_foreign)
+        swap.bring_up(b, wanted, attempts=policy.attempts, kill_foreign=policy.kill_foreign)
 
 
 def _run_one(b: BorrowedHost, phase: PlannedPhase, step: PlannedStep) -> State:

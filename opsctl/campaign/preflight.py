@@ -17,15 +17,15 @@ from opsctl.host.guard.control import LeaseTerms
 from opsctl.host.protocol import Host, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import StepResult
+from opsctl.runs import durations
 from opsctl.runs.events import Recorder
 from opsctl.runs.journal import controller_name
 from opsctl.serving import doctor, readiness
-from opsctl.serving.load.history import LoadHistory
 from opsctl.serving.probing import Answer, ProbeOutcome, not_ready
 from opsctl.serving.readiness import ServingState
 
 _LOOK = 90.0
-_NEVER = {ProbeOutcome.UNAUTHORIZED, ProbeOutcome.OTHER_MODEL, ProbeOutcome.FOREIGN}
+_NEVER = {ProbeOutcome.UNAUTHORIZED, ProbeOutcome.UNTRUSTED, ProbeOutcome.OTHER_MODEL, ProbeOutcome.FOREIGN}
 """What no restore mends: the inventory is wrong about this service, whatever --if-down says."""
 
 
@@ -110,7 +110,7 @@ def refuse_unfit(prepared: Prepared, definition: Definition, recorder: Recorder)
         tuple(prepared.services.values()),
         host.systemd(),
         deadline=Deadline(_LOOK, f"preflight of {host.name}"),
-        history=LoadHistory(recorder.journal.folder / "loads.sqlite"),
+        loads=durations.loads(recorder.journal, prepared.host.name),
         kill_foreign=definition.request.kill_foreign,
     )
     for check in checks:

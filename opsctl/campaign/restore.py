@@ -13,11 +13,10 @@ from opsctl.errors import CommandFailed, JobFailed, LeaseError, OpsctlError, Tra
 from opsctl.host.guard import control
 from opsctl.host.protocol import UnitStatus
 from opsctl.quantities import format_duration
-from opsctl.serving.load.history import LoadHistory
 from opsctl.serving.readiness import Ready
 
 
-def give_back(b: BorrowedHost, *, history: LoadHistory, kill_foreign: bool) -> None:
+def give_back(b: BorrowedHost, *, kill_foreign: bool) -> None:
     """Restore production, verify it, and release the lease.
 
     Raises what the last attempt raised when production cannot be verified, LeaseLost when the guard has taken over.
@@ -28,7 +27,7 @@ def give_back(b: BorrowedHost, *, history: LoadHistory, kill_foreign: bool) -> N
         _leave_down(b, kill_foreign=kill_foreign)
         return
     b.say("restore.begun", f"restoring {b.production.name}", service=b.production.name)
-    ready = _restore(b, history, kill_foreign=kill_foreign) if b.touched else swap.verify(b, b.production)
+    ready = _restore(b, kill_foreign=kill_foreign) if b.touched else swap.verify(b, b.production)
     _start_dependents(b)
     swap.put_in(b, b.production)
     journal = b.recorder.journal
@@ -58,12 +57,12 @@ def _leave_down(b: BorrowedHost, *, kill_foreign: bool) -> None:
     _release(b)
 
 
-def _restore(b: BorrowedHost, history: LoadHistory, *, kill_foreign: bool) -> Ready:
+def _restore(b: BorrowedHost, *, kill_foreign: bool) -> Ready:
     pause = limits.RESTORE_PAUSE
     for attempt in range(1, limits.RESTORE_ATTEMPTS + 1):
         try:
             _clear_the_way(b, kill_foreign=kill_foreign)
-            return swap.bring_up(b, b.production, attempts=1, history=history, kill_foreign=kill_foreign)
+            return swap.bring_up(b, b.production, attempts=1, kill_foreign=kill_foreign)
         except (LeaseError, TransportLost):
             # The guard has taken over, or the link stayed away for longer than the lease: no attempt gets through.
             raise

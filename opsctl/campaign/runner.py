@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from opsctl import __version__
 from opsctl.campaign import host_run, limits, preflight
@@ -24,12 +25,12 @@ from opsctl.deadline import Deadline
 from opsctl.errors import ExitCode, HostError, JournalError, OpsctlError, UnfitError, as_defect
 from opsctl.host import connect
 from opsctl.host.guard.control import Lease
+from opsctl.host.outage import ride_out
 from opsctl.host.protocol import Host
 from opsctl.results import State
 from opsctl.runs.events import Recorder, Sink
 from opsctl.runs.journal import Journal
 from opsctl.runs.reading import LEFT
-from opsctl.serving.load.history import LoadHistory
 
 _SEVERITY = (
     ExitCode.PRODUCTION_NOT_VERIFIED,
@@ -128,15 +129,11 @@ def finish(work: Run, body: Callable[[], None]) -> ExitCode:
 def _from_the_start(work: Run) -> None:
     with ExitStack() as stack:
         hosts = connect_all(work, stack)
-        prepared = [preflight.prepare(work.definition, host, work.recorder) for host in hosts]
+        prepared = [ride_out(host, partial(preflight.prepare, work.definition, host, work.recorder)) for host in hosts]
         for each in prepared:
-            preflight.refuse_unfit(each, work.definition, work.recorder)
-            plan_phases(
-                work.definition.playbook.by_host[each.host.name],
-                each,
-                work.recorder,
-                work.definition.peers,
-            )
+            ride_out(each.host, partial(preflight.refuse_unfit, each, work.definition, work.recorder))
+            by_host = work.definition.playbook.by_host[each.host.name]
+            ride_out(each.host, partial(plan_phases, by_host, each, work.recorder, work.definition.peers))
         work.cancellation.check()
         leases = _arm_all(work, prepared)
         carry_out_all(work, [(each, leases[each.host.name]) for each in prepared])
@@ -148,7 +145,7 @@ def connect_all(work: Run, stack: ExitStack) -> list[Host]:
     for name in work.definition.hosts:
         host = _connect(work.definition, name)
         stack.callback(host.close)
-        boot = host.boot_id(deadline=Deadline(limits.CALL, f"boot_id of {name}"))
+        boot = ride_out(host, partial(host.boot_id, deadline=Deadline(limits.CALL, f"boot_id of {name}")))
         work.recorder.say("host.connected", f"connected to {name}", host=name, boot_id=boot)
         hosts.append(host)
     return hosts
@@ -164,7 +161,7 @@ def _arm_all(work: Run, prepared: list[Prepared]) -> dict[str, Lease]:
     try:
         for each in prepared:
             ttl = work.definition.playbook.by_host[each.host.name].lease.ttl
-            leases[each.host.name] = host_run.arm(each, work.recorder, ttl)
+            leases[each.host.name] = ride_out(each.host, partial(host_run.arm, each, work.recorder, ttl))
     except OpsctlError:
         for each in prepared:
             if each.host.name in leases:
@@ -177,10 +174,9 @@ def _arm_all(work: Run, prepared: list[Prepared]) -> dict[str, Lease]:
 def carry_out_all(work: Run, armed: list[tuple[Prepared, Lease]]) -> None:
     """Carry out every host in a thread of its own; one that fails stops the others, and each gives its host back."""
     threads = []
-    history = LoadHistory(work.recorder.journal.folder / "loads.sqlite")
     for prepared, lease in armed:
         playbook = work.definition.playbook.by_host[prepared.host.name]
-        policy = Policy(playbook.load.attempts, work.definition.request.kill_foreign, history)
+        policy = Policy(playbook.load.attempts, work.definition.request.kill_foreign)
         b = host_run.borrow(
             prepared,
             lease,

@@ -14,13 +14,14 @@ from opsctl.campaign.borrowed_host import BorrowedHost
 from opsctl.clock import now
 from opsctl.deadline import Deadline
 from opsctl.errors import Interrupted, JournalError, LoadFailed, OpsctlError, UnitNotFound
+from opsctl.estimate import Estimate
 from opsctl.host.protocol import UnitStatus
 from opsctl.playbook.models import Role
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration
+from opsctl.runs import durations
 from opsctl.serving import readiness, stopping, traffic
 from opsctl.serving.gpu import gate
-from opsctl.serving.load.history import Estimate, LoadHistory
 from opsctl.serving.load.progress import LoadProgress
 from opsctl.serving.load.stalls import StallLimits
 from opsctl.serving.readiness import Ready
@@ -83,16 +84,14 @@ def free_gpus(b: BorrowedHost, service: ResolvedService, *, kill_foreign: bool) 
     b.say("gpus.free", f"{words} after {format_duration(record.seconds)}", **as_detail(record))
 
 
-def bring_up(
-    b: BorrowedHost, service: ResolvedService, *, attempts: int, history: LoadHistory, kill_foreign: bool
-) -> Ready:
+def bring_up(b: BorrowedHost, service: ResolvedService, *, attempts: int, kill_foreign: bool) -> Ready:
     """Start a service and wait until it is ready; a load that died of something transient is tried again.
 
     Raises LoadFailed, LoadStalled, NotReady, DeadlineExceeded, GpuNotFree, LeaseLost, Interrupted.
     """
     for attempt in range(1, attempts + 1):
         try:
-            return _load(b, service, attempt, history)
+            return _load(b, service, attempt)
         except LoadFailed as error:
             if not error.transient or attempt == attempts:
                 raise
@@ -107,9 +106,10 @@ def bring_up(
     raise AssertionError  # unreachable: attempts is at least 1
 
 
-def _load(b: BorrowedHost, service: ResolvedService, attempt: int, history: LoadHistory) -> Ready:
+def _load(b: BorrowedHost, service: ResolvedService, attempt: int) -> Ready:
     journal = b.recorder.journal
     load = journal.begin_load(b.run, b.name, service=service.name, unit=service.unit, attempt=attempt)
+    expected = _expected(b, service)
     began = time.monotonic()
     b.holds(service.name, "loading")
     try:
@@ -121,17 +121,16 @@ def _load(b: BorrowedHost, service: ResolvedService, attempt: int, history: Load
                 service,
                 deadline=Deadline(service.readiness.limit, f"load of {service.unit} on {b.name}"),
                 started=started,
-                on_progress=_shown(b, service, _expected(history, b, service)),
+                on_progress=_shown(b, service, expected),
                 cancelled=cancelled(b),
                 journal_after=mark,
-                stalls=_stalls(history, service),
+                stalls=StallLimits.for_service(service, expected),
             )
     except OpsctlError as error:
         journal.end_load(load, outcome=f"{type(error).__name__}: {error}")
         raise
     seconds = time.monotonic() - began
     journal.end_load(load, outcome="ready", seconds=seconds, version=ready.version, phases=ready.phases)
-    _remember(history, b, service, seconds, ready)
     b.heartbeat.check()
     b.serving = service.name
     b.holds(service.name, str(service.role))
@@ -223,29 +222,11 @@ def _shown(b: BorrowedHost, service: ResolvedService, expected: Estimate | None)
     return show
 
 
-def _expected(history: LoadHistory, b: BorrowedHost, service: ResolvedService) -> Estimate | None:
+def _expected(b: BorrowedHost, service: ResolvedService) -> Estimate | None:
+    """Return how long loads of it took before. An estimate that cannot be read is no reason to fail a load."""
     with suppress(JournalError):
-        return history.estimate(host=b.name, service=service.name)
+        return durations.loads(b.recorder.journal, b.name).get(service.name)
     return None
-
-
-def _stalls(history: LoadHistory, service: ResolvedService) -> StallLimits:
-    with suppress(JournalError):
-        return history.stalls(service)
-    return StallLimits.for_service(service)
-
-
-def _remember(history: LoadHistory, b: BorrowedHost, service: ResolvedService, seconds: float, ready: Ready) -> None:
-    """Keep how long the load took. An estimate that cannot be kept is no reason to fail a load that did not."""
-    with suppress(JournalError):
-        history.add(
-            host=b.name,
-            service=service.name,
-            seconds=seconds,
-            version=ready.version,
-            phases=ready.phases,
-            run=b.run,
-        )
 
 
 @contextmanager

@@ -55,18 +55,20 @@ def doctor(
 def _examine(loaded: LoadedInventory, name: str, *, kill_foreign: bool) -> Sequence[Check]:
     from opsctl.deadline import Deadline
     from opsctl.host import connect
-    from opsctl.runs.journal import state_home
+    from opsctl.runs import durations
+    from opsctl.runs.journal import Journal
     from opsctl.serving.doctor import examine
-    from opsctl.serving.load.history import LoadHistory
 
     host = connect(name, loaded.host(name), deadline=Deadline(_CONNECT, f"connection to {name}"))
     try:
+        with Journal.open() as journal:
+            loads = durations.loads(journal, name)
         return examine(
             host,
             loaded.services_of(name),
             host.systemd(),
             deadline=Deadline(_LOOK, f"examination of {name}"),
-            history=LoadHistory(state_home() / "loads.sqlite"),
+            loads=loads,
             kill_foreign=kill_foreign,
         )
     finally:
@@ -100,10 +102,16 @@ def _print_lines(seen: Mapping[str, Sequence[Check]]) -> None:
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
         for check in checks:
-            what = Text.assemble((check.name, "bold"), f": {check.reason}")
+            what = Text.assemble((check.name, "bold"), (f": {check.reason}", "bold red" if check.alarming else ""))
             if check.hint:
                 what.append(f"\n→ {check.hint}", style="dim")
-            table.add_row(Text(f"{_SIGNS[check.verdict]} {check.verdict}", style=_COLOURS[check.verdict]), what)
+            table.add_row(
+                Text(
+                    f"{_SIGNS[check.verdict]} {check.verdict}",
+                    style="bold red" if check.alarming else _COLOURS[check.verdict],
+                ),
+                what,
+            )
         verdict = worst(checks)
         counts = ", ".join(
             f"{number} {one}" for one in _SIGNS if (number := sum(check.verdict == one for check in checks))

@@ -146,6 +146,10 @@ class ServiceEntry(Model):
     """Served model name, as /v1/models lists it. A variant inherits it."""
     api_key_file: str | None = None
     """Path on the host of a file that holds the API key. The key itself is never stored, printed or put in argv."""
+    ca_file: str | None = None
+    """https: path on the host of a file with the certificates to trust, in PEM; default: the system's store."""
+    verify: bool = True
+    """https: check the server's certificate and its name. false trusts whoever answers on the port."""
     tensor_parallel: int | None = Field(default=None, ge=1)
     """Ranks; default: read from the unit's command line."""
     readiness: Readiness = Readiness()

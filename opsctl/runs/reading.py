@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from opsctl.errors import JournalError
 from opsctl.record import EventRecord, HoldRecord, LoadRecord, PhaseRecord, ProductionRecord, RunRecord, StepRecord
 from opsctl.results import Evidence, State, StepResult
+from opsctl.runs import durations
 from opsctl.runs.journal import Journal
 
 CONTROLLER_DIED = "controller died"
@@ -132,6 +133,11 @@ def load_run(journal: Journal, run: str, *, events: bool = True) -> RunRecord:
     )
 
 
+def _usual(journal: Journal, load: sqlite3.Row) -> float | None:
+    before = durations.loads(journal, load["host"], before=load["id"]).get(load["service"])
+    return before.seconds if before else None
+
+
 def _loads(journal: Journal, run: str) -> tuple[LoadRecord, ...]:
     return tuple(
         LoadRecord(
@@ -142,6 +148,7 @@ def _loads(journal: Journal, run: str) -> tuple[LoadRecord, ...]:
             ready=load["ready"],
             seconds=load["seconds"],
             phases=json.loads(load["phases"]),
+            usual=_usual(journal, load),
             attempt=load["attempt"],
             outcome=load["outcome"],
         )
