@@ -50,7 +50,7 @@ def trace(
 
       opsctl trace before/ after/
     """
-    from opsctl.trace import analyse, compare, write_excerpt
+    from opsctl.trace import TraceAnalysis, analyse, compare, write_excerpt
 
     if len(paths) > 2:
         raise UnfitError("wanted one path, or two to compare", seen=" ".join(map(str, paths)), hint="name a folder")
@@ -67,7 +67,8 @@ def trace(
         )
         for path in paths
     ]
-    document = analyses[0].document() if len(analyses) == 1 else compare(*analyses).document()
+    result = analyses[0] if len(analyses) == 1 else compare(*analyses)
+    document = result.to_json()
     if excerpt is not None:
         try:
             written = write_excerpt(paths, excerpt, steps=steps, jobs=jobs)
@@ -77,12 +78,17 @@ def trace(
     if json:
         print(jsonlib.dumps(document, indent=1))
         return
-    from opsctl.commands.trace_view import TraceView
+    from opsctl.commands.terminal import Terminal
+    from opsctl.terminal.traces import TraceTables
 
-    if len(analyses) == 1:
-        TraceView(top).analysis(analyses[0], document)
+    console = Terminal(highlight=False, soft_wrap=False)
+    tables = TraceTables(console, top)
+    if isinstance(result, TraceAnalysis):
+        tables.analysis(result)
     else:
-        TraceView(top).comparison(document)
+        tables.comparison(result)
+    if excerpt is not None:
+        console.print(f"excerpt: {written.path} ({written.events} events)", markup=False)
 
 
 def _counts(texts: Sequence[str] | None) -> dict[str, float]:

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Optional
 
 from opsctl.trace.events import WINDOW_END, Columns, Message, Role, role_of
 from opsctl.trace.speedups import optional
@@ -46,7 +46,9 @@ class _Wanted(dict[tuple[str, str], bool]):
         self.columns = columns
 
     def __missing__(self, key: tuple[str, str]) -> bool:
-        self[key] = wanted = key[0] == "i" or _role_of(*key) in self.columns.roles
+        # An old file's operators are looked at: a marker of a step may be among them.
+        old = key[0] == "X" and key[1].lower() == "operator"
+        self[key] = wanted = key[0] == "i" or old or _role_of(*key) in self.columns.roles
         return wanted
 
 
@@ -67,14 +69,16 @@ def _strict_decoder(wanted: _Wanted) -> Callable[[bytes], list[Any]]:
             ("collective", Any, msgspec.field(name="Collective name", default=None)),
             ("elements", Any, msgspec.field(name="In msg nelems", default=None)),
             ("dtype", Any, None),
-            ("group", Any, msgspec.field(name="Group size", default=None)),
+            ("size", Any, msgspec.field(name="Group size", default=None)),
+            ("received", Any, msgspec.field(name="Out msg nelems", default=None)),
+            ("group", Any, msgspec.field(name="Process Group Name", default=None)),
         ],
     )
     event = msgspec.defstruct(
         "Event",
         [("ph", str, ""), ("cat", str, ""), ("name", str, "")]
         + [(field, raw, blank) for field in ("pid", "tid", "ts", "dur")]
-        + [("args", arguments | None, None)],
+        + [("args", Optional[arguments], None)],
     )
     decoder = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
 
@@ -129,7 +133,13 @@ def _as_spelled(value: Any) -> bytes:
     return value.encode() if isinstance(value, _Number) else json.dumps(value).encode()
 
 
-_ARGUMENTS = {"collective": "Collective name", "elements": "In msg nelems", "group": "Group size"}
+_ARGUMENTS = {
+    "collective": "Collective name",
+    "elements": "In msg nelems",
+    "size": "Group size",
+    "received": "Out msg nelems",
+    "group": "Process Group Name",
+}
 
 
 def _argument(arguments: Any, name: str) -> Any:
@@ -264,7 +274,7 @@ class Decoder:
         if event is None:
             return
         phase, category, name, pid, tid, ts, duration, arguments = event
-        role = _role_of(phase, category)
+        role = _role_of(phase, category, name if category in ("Operator", "operator") else "")
         if role not in columns.roles:
             if name == WINDOW_END:
                 columns.window_end = True
@@ -281,10 +291,11 @@ class Decoder:
         if role is Role.DEVICE and self._collectives(category, name):
             op, elements = _argument(arguments, "collective"), _argument(arguments, "elements")
             if isinstance(op, str) and type(elements) is int:
-                dtype, group = _argument(arguments, "dtype"), _argument(arguments, "group")
-                columns.messages[start, lane, number] = Message(
-                    op, elements, dtype if isinstance(dtype, str) else "", group if type(group) is int else 0
-                )
+                texts = [_argument(arguments, key) for key in ("dtype", "group")]
+                dtype, group = (text if isinstance(text, str) else "" for text in texts)
+                counts = [_argument(arguments, key) for key in ("size", "received")]
+                size, received = (count if type(count) is int else 0 for count in counts)
+                columns.messages[start, lane, number] = Message(op, elements, dtype, size, received, group)
 
     def _lane(self, pid: bytes, tid: bytes) -> int:
         lane = self._lanes.get((pid, tid))

@@ -12,7 +12,7 @@ from typing import Any
 
 from opsctl.errors import TraceError
 from opsctl.trace.across import clock_offsets, match_ranks
-from opsctl.trace.finding import trace_files
+from opsctl.trace.folders import trace_files
 from opsctl.trace.inflate import Source
 from opsctl.trace.rank import RankResult
 from opsctl.trace.text import nanoseconds

@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{.*?"rank"\s*:\s*(\d+)', re.DOTALL)
 _WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{.*?"world_size"\s*:\s*(\d+)', re.DOTALL)
 _DEVICE = re.compile(rb'"deviceProperties"\s*:\s*\[[^\]]*?"name"\s*:\s*"([^"]*)"', re.DOTALL)
-# vLLM …rank0.176….pt.trace.json.gz, dp0_pp0_tp1_dcp0_ep0_rank1.…, …-rank-1.…; SGLang …-TP-1-DECODE.trace.json.gz
-_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d+)", re.IGNORECASE)
-_TP_IN_NAME = re.compile(r"(?:^|[^a-z])tp[-_]?(\d+)", re.IGNORECASE)
-_FRONT_END = re.compile(r"async_llm|frontend|front-end", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -55,17 +50,6 @@ def read_metadata(head: bytes, tail: bytes, *, closed_array: bool, bare_array: b
         server=f"vLLM {version}" if version else None,
         closed=closed,
     )
-
-
-def rank_in_name(path: Path) -> int | None:
-    """Return the rank that a file's name tells, if it tells one."""
-    match = _RANK_IN_NAME.search(path.name) or _TP_IN_NAME.search(path.name)
-    return int(match[1]) if match else None
-
-
-def is_front_end(path: Path) -> bool:
-    """Whether the name is that of a server's front end, which is no rank."""
-    return _FRONT_END.search(path.name) is not None
 
 
 def _object(text: bytes) -> dict[str, Any] | None:

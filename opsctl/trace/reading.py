@@ -13,7 +13,8 @@ from opsctl.trace.decode import Decoder
 from opsctl.trace.event_prefixes import Unfamiliar
 from opsctl.trace.events import Columns, Role
 from opsctl.trace.inflate import Source
-from opsctl.trace.metadata import Metadata, is_front_end, rank_in_name, read_metadata
+from opsctl.trace.metadata import Metadata, read_metadata
+from opsctl.trace.names import is_front_end, rank_in_name
 
 _EVENTS_BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NO_DEVICE = re.compile(rb'"deviceProperties"\s*:\s*\[\s*\]')
@@ -34,6 +35,8 @@ class TraceFile:
     metadata: Metadata
     whole: bool
     problems: list[str] = field(default_factory=list)
+    repairs: list[str] = field(default_factory=list)
+    """What was wrong and could be put right with certainty, for a person."""
     file_bytes: int = 0
     text_bytes: int = 0
     layout: str = ""
@@ -42,12 +45,12 @@ class TraceFile:
     @property
     def front_end(self) -> bool:
         """Whether the file is of a server's front end, which is no rank."""
-        return is_front_end(self.path)
+        return is_front_end(self.path.name)
 
     @property
     def rank(self) -> int | None:
         """Return the rank that the file tells, or else its name."""
-        return self.metadata.rank if self.metadata.rank is not None else rank_in_name(self.path)
+        return self.metadata.rank if self.metadata.rank is not None else rank_in_name(self.path.name)
 
     @property
     def on_device(self) -> bool:
