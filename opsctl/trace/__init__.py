@@ -12,12 +12,13 @@ from opsctl.trace.check import FileCheck, verify_file
 from opsctl.trace.clock import Tpot
 from opsctl.trace.compare import compare
 from opsctl.trace.document import Comparison, TraceAnalysis
-from opsctl.trace.excerpt import Excerpt, write_excerpt
+from opsctl.trace.excerpt import Excerpt, Taken, write_excerpt
 
 __all__ = [
     "Comparison",
     "Excerpt",
     "FileCheck",
+    "Taken",
     "Tpot",
     "TraceAnalysis",
     "analyse",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from opsctl.trace.names import coordinates
 from opsctl.trace.rank import CollectiveCalls, RankResult
 
 _CLOCKS_DIFFER_NS = 1_000_000
@@ -47,6 +48,7 @@ class Skew:
 def match_ranks(results: Sequence[RankResult], world_size: int | None) -> Team:
     """Choose one file a rank; name the missing, the doubled and the odd ones."""
     candidates = [result for result in results if not result.front_end and (result.sum or result.rank is not None)]
+    renumbered = _number_by_coordinates(candidates)
     team = Team([])
     by_rank: dict[int, list[RankResult]] = {}
     for result in candidates:
@@ -68,9 +70,23 @@ def match_ranks(results: Sequence[RankResult], world_size: int | None) -> Team:
             team.findings.append(
                 "no file says which rank it is: each is taken for a rank of its own, in order of names"
             )
-    team.findings.extend(_missing(by_rank, candidates, world_size))
+    team.findings.extend([] if renumbered and world_size is None else _missing(by_rank, candidates, world_size))
     team.findings.extend(_other_counts(team.members))
     return team
+
+
+def _number_by_coordinates(candidates: Sequence[RankResult]) -> bool:
+    """Number ranks in the order of their names' coordinates where the files' own numbers repeat; return whether so.
+
+    Each data-parallel replica numbers its ranks from 0, and SGLang's names tell places, no ranks.
+    """
+    own = [coordinates(result.path.name) for result in candidates]
+    ranks = [result.rank for result in candidates]
+    if len(set(own)) < len(own) or not all(own) or (None not in ranks and len(set(ranks)) == len(ranks)):
+        return False
+    for rank, (_, result) in enumerate(sorted(zip(own, candidates), key=lambda pair: pair[0])):
+        result.rank = rank
+    return True
 
 
 def _missing(

@@ -34,25 +34,32 @@ def analyse(
     jobs: int | None = None,
     token_bytes: int | None = None,
     tpot: Tpot | None = None,
+    only: str | None = None,
 ) -> TraceAnalysis:
     """Analyse the trace files that ``paths`` (files or folders) name, one a rank.
 
     ``world_size`` is how many ranks there should be (None: what the files say). ``expected`` says how often each
     collective (``all_reduce``, ``all_gather``, …) should run in a decode step. ``jobs`` is how many files are
     read at a time (None: one a core). ``token_bytes`` is the size of one token's hidden state, from which a
-    message's size is derived where the trace does not say it. Raises TraceError where a path does not exist or
+    message's size is derived where the trace does not say it. ``only`` is the label of the window to take where a
+    folder holds several. Raises TraceError where a path does not exist or
     no file holds anything.
     """
-    results = analyse_files(trace_files(list(paths)), jobs)
+    chosen = trace_files(list(paths), only)
+    results = analyse_files(chosen.files, jobs)
     if not any(result.sum for result in results):
-        said = "; ".join(f"{result.path.name}: {', '.join(result.problems) or 'no work in it'}" for result in results)
+        said = "; ".join(
+            f"{result.path.name}: {', '.join(result.problems) or 'no device events and no operators of the host'}"
+            for result in results
+        )
         raise TraceError(
             "none of the files holds work that could be analysed",
             wanted="kernels, or operators of the host",
             seen=said,
             hint="record again: a stop that answered 200 proves nothing; wait until the files' sizes are stable",
         )
-    return _document(results, match_ranks(results, world_size), dict(expected or {}), token_bytes, tpot)
+    analysis = _document(results, match_ranks(results, world_size), dict(expected or {}), token_bytes, tpot)
+    return replace(analysis, left_out=chosen.left_out)
 
 
 def _document(

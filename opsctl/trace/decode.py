@@ -18,9 +18,9 @@ from opsctl.trace.events import WINDOW_END, Columns, Message, Role, role_of
 from opsctl.trace.speedups import optional
 from opsctl.trace.text import lane_text, name_text, nanoseconds, printable
 
-_GAP = re.compile(rb"\}\s*,\s*\{")
+GAP = re.compile(rb"\}\s*,\s*\{")
 _KEYS = rb'"(?:ph|cat|name|pid|tid|ts|dur|args|id|s|bp)"\s*:'
-_LIKELY_GAP = re.compile(rb"(?<=\})\s*,\s*(?=\{\s*" + _KEYS + rb")")
+LIKELY_GAP = re.compile(rb"(?<=\})\s*,\s*(?=\{\s*" + _KEYS + rb")")
 _END_OF_ARRAY = re.compile(rb"\s*\]")
 _TRIES = 4
 _MERGED_AT_MOST = 8
@@ -31,8 +31,8 @@ _FIELD = {
     "name": re.compile(rb'"name"\s*:\s*"(.*?)"\s*(?:,\s*' + _KEYS + rb"|\}\s*$)", re.DOTALL),
     "pid": re.compile(rb'"pid"\s*:\s*(-?\d+|"[^"]*")'),
     "tid": re.compile(rb'"tid"\s*:\s*(-?\d+|"[^"]*")'),
-    "ts": re.compile(rb'"ts"\s*:\s*([-+.\deE]+)'),
-    "dur": re.compile(rb'"dur"\s*:\s*([-+.\deE]+)'),
+    "ts": re.compile(rb'"ts"\s*:\s*("?[-+.\deE]+)'),
+    "dur": re.compile(rb'"dur"\s*:\s*("?[-+.\deE]+)'),
     "correlation": re.compile(rb'"correlation"\s*:\s*(\d+)'),
 }
 _role_of = lru_cache(maxsize=1024)(role_of)
@@ -188,12 +188,12 @@ class Decoder:
 
     def _cuts(self, text: bytes) -> Iterator[re.Match[bytes]]:
         """Yield the last few places at which two events may meet, the last first."""
-        found = list(_GAP.finditer(text, max(0, len(text) - _LOOK_BACK)))
+        found = list(GAP.finditer(text, max(0, len(text) - _LOOK_BACK)))
         yield from found[: -_TRIES - 1 : -1]
 
     def _walk(self, text: bytes, *, last: bool) -> bytes:
         """Take events one by one; return the text of the one that is not whole yet."""
-        pieces = _LIKELY_GAP.split(text)
+        pieces = LIKELY_GAP.split(text)
         at = 0
         while at < len(pieces):
             is_last = at == len(pieces) - 1
@@ -283,6 +283,7 @@ class Decoder:
         if start is None or length is None:
             columns.unreadable += 1
             return
+        columns.quoted_times += ts[:1] == b'"' or duration[:1] == b'"'
         correlation = _argument(arguments, "correlation")
         number = columns.name_id(category, printable(name))
         lane = self._lane(pid, tid)
@@ -317,6 +318,7 @@ class Decoder:
             return
         name, valid = name_text(found["name"])
         columns.bad_names += not valid
+        columns.picked += valid
         columns.spans[role].add(
             columns.name_id(found["cat"].decode("utf-8", "replace"), name),
             self._lane(found.get("pid", b""), found.get("tid", b"")),

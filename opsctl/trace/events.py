@@ -76,6 +76,12 @@ class Spans:
         self.duration.append(duration)
         self.correlation.append(correlation)
 
+    def remove(self, places: set[int]) -> None:
+        """Take out the events at the given places."""
+        for column in (self.name, self.lane, self.start, self.duration, self.correlation):
+            kept = [value for place, value in enumerate(column) if place not in places]
+            column[:] = array(column.typecode, kept)
+
 
 @dataclass(frozen=True)
 class Message:
@@ -103,6 +109,10 @@ class Columns:
     window_end: bool = False
     unreadable: int = 0
     """Events of which nothing could be used."""
+    quoted_times: int = 0
+    """Kept events whose time is a string."""
+    picked: int = 0
+    """Events that are no JSON, of which the fields needed were read by name."""
     bad_names: int = 0
     """Kept events whose name was not valid JSON text."""
     roles: frozenset[Role] = frozenset({Role.DEVICE, Role.LAUNCH, Role.ANNOTATION})

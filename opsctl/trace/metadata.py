@@ -23,6 +23,8 @@ class Metadata:
     device: str | None = None
     server: str | None = None
     closed: bool = False
+    sound: bool = True
+    """Whether the text after the events is valid JSON; else it was read field by field."""
 
 
 def read_metadata(head: bytes, tail: bytes, *, closed_array: bool, bare_array: bool) -> Metadata:
@@ -31,7 +33,9 @@ def read_metadata(head: bytes, tail: bytes, *, closed_array: bool, bare_array: b
     ``closed`` is true where the whole document's JSON closes. Text that is not valid JSON is read field by field.
     """
     before, after = _object(head.rstrip(b" \r\n\t,") + b"}"), _object(b"{" + tail.lstrip(b" \r\n\t,"))
-    closed = closed_array and (not tail.strip() if bare_array else after is not None)
+    # What closes the document may follow text that is no JSON (Kineto's unescaped quotes).
+    closes = tail.rstrip().endswith(b"}") and tail.count(b"}") == tail.count(b"{") + 1
+    closed = closed_array and (not tail.strip() if bare_array else after is not None or closes)
     known: dict[str, Any] = {**(before or {}), **(after or {})}
     text = head + tail
     distributed = known.get("distributedInfo")
@@ -49,6 +53,7 @@ def read_metadata(head: bytes, tail: bytes, *, closed_array: bool, bare_array: b
         device=str(name) if name else None,
         server=f"vLLM {version}" if version else None,
         closed=closed,
+        sound=after is not None or not closed or bare_array,
     )
 
 

@@ -11,7 +11,8 @@ from typing import Tuple
 
 ENDING = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$")
 _COORDINATE = re.compile(r"(?:(?<=[^a-z])|^)(dp|pp|tp|ep|dcp|cp|rank)[-_]?(\d+)(?![a-z0-9])", re.IGNORECASE)
-_STAMP = re.compile(r"(?:^|[._-])(\d{9,}(?:\.\d{1,9})?)(?=[._-]|$)")
+_NUMBER = re.compile(r"(?:(?<=[._-])|^)\d+(?=[._-]|$)")
+_SESSION = re.compile(r"\d{9,}\.\d+(?=-)")
 _FRONT_END = re.compile(r"async_llm|frontend|front-end|front_end", re.IGNORECASE)
 _ORDER = ("dp", "pp", "tp", "cp", "dcp", "ep", "rank")
 
@@ -41,13 +42,19 @@ def is_front_end(name: str) -> bool:
     return _FRONT_END.search(name) is not None
 
 
+def session(name: str) -> str:
+    """Return the id of one recording that SGLang begins all its files with; "" where there is none."""
+    match = _SESSION.match(name)
+    return match[0] if match else ""
+
+
 def stamp(name: str) -> str:
-    """Return the time (or id) that the profiler put into the name; "" where there is none."""
-    found = _STAMP.findall(ENDING.sub("", name))
+    """Return the time (or the process) that the profiler put into the name; "" where there is none."""
+    found = _NUMBER.findall(_COORDINATE.sub("", ENDING.sub("", name)))
     return str(found[-1]) if found else ""
 
 
 def job(name: str) -> str:
-    """Return the name without stamp, coordinates and process id: equal for the files of one job."""
-    plain = _STAMP.sub("", _COORDINATE.sub("", ENDING.sub("", name)))
-    return re.sub(r"[._-]+", "-", re.sub(r"_\d+$", "", plain)).strip("-") or "traces"
+    """Return the name without coordinates and numbers (times, processes): equal for the files of one job."""
+    plain = _NUMBER.sub("", _COORDINATE.sub("", ENDING.sub("", name)))
+    return re.sub(r"[._-]+", "-", plain).strip("-") or "traces"

@@ -95,6 +95,8 @@ class RankResult:
     busy: int = 0
     sum: int = 0
     window: int = 0
+    extent: tuple[int, int] | None = None
+    """When the first work begins and the last ends, on the file's own clock."""
 
 
 def analyse_file(path: Path, categories: Categories | None = None) -> RankResult:
@@ -148,7 +150,7 @@ def _measure(result: RankResult, file: TraceFile, work: Work, categories: Catego
     kinds = pick(kind_of_name, work.name)
     nought = array("b", bytes(len(work)))
     first, last = extents(nought, work.start, work.duration)[0]
-    result.window = last - first
+    result.extent, result.window = (first, last), last - first
     result.busy = union(work.start, work.duration)
     result.sum = total(work.duration)
 

@@ -15,8 +15,9 @@ from opsctl.trace.events import Columns, Role
 from opsctl.trace.inflate import Source
 from opsctl.trace.metadata import Metadata, read_metadata
 from opsctl.trace.names import is_front_end, rank_in_name
+from opsctl.trace.repairs import repair
 
-_EVENTS_BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
+EVENTS_BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NO_DEVICE = re.compile(rb'"deviceProperties"\s*:\s*\[\s*\]')
 _LONGEST_HEAD = 64 << 20
 _LONGEST_EVENT = 64 << 20
@@ -99,7 +100,7 @@ class _Reader:
 
     def _begin(self, block: bytes) -> bytes:
         self.head += block
-        match = _EVENTS_BEGIN.search(self.head)
+        match = EVENTS_BEGIN.search(self.head)
         if match:
             rest, self.head = self.head[match.end() :], self.head[: match.start()]
         elif self.head.lstrip()[:1] == b"[":
@@ -178,7 +179,19 @@ def read_file(path: Path, categories: Categories | None = None) -> TraceFile:
     file = _read(path, Columns(roles=_DEVICE_ROLES), table)
     if not file.on_device and file.columns.events and not file.columns.roles >= _HOST_ROLES:
         file = _read(path, Columns(roles=_HOST_ROLES), table)
+    file.repairs += [*repair(file.columns), *_respelled(file)]
     return file
+
+
+def _respelled(file: TraceFile) -> Iterator[str]:
+    """Yield what is wrong with the spelling of a file and cost nothing."""
+    columns = file.columns
+    if columns.quoted_times:
+        yield f"{columns.quoted_times} events have times that are strings: read as numbers"
+    if columns.picked:
+        yield f"{columns.picked} events are not valid JSON (inf, a control byte): the fields needed were read by name"
+    if not file.metadata.sound:
+        yield "the text after the events is not valid JSON (unescaped quotes): it was read field by field"
 
 
 def _read(path: Path, columns: Columns, categories: Categories) -> TraceFile:

@@ -184,7 +184,9 @@ def test_missing_ranks_and_other_step_counts_are_findings(tmp_path: Path) -> Non
 def test_a_doubled_rank_is_a_finding(tmp_path: Path) -> None:
     team(tmp_path, 2)
     write(tmp_path / "rank0.2.pt.trace.json.gz", kineto(decode_events(), rank=0, world=2))
-    document = analyse([tmp_path]).to_json()
+    with pytest.raises(TraceError, match="2 windows"):
+        analyse([tmp_path])
+    document = analyse(sorted(tmp_path.iterdir())).to_json()
     assert any("rank 0 has 2 files: rank0.2.pt.trace.json.gz is used" in problem for problem in document["problems"])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import TraceError
-from opsctl.trace import write_excerpt
+from opsctl.trace import Taken, write_excerpt
 from tests.trace.kineto import GEMM, MARLIN, NCCL, decode_events, kernel, kineto, write
 
 
@@ -18,7 +18,9 @@ def test_some_steps_of_all_ranks_on_one_clock(tmp_path: Path) -> None:
             event["ts"] += rank * 700_000  # rank 1's clock is 0.7 ms ahead
         write(tmp_path / f"rank{rank}.pt.trace.json.gz", kineto(events, rank=rank, world=2))
     out = tmp_path / "excerpt.json.gz"
-    written = write_excerpt([tmp_path / "rank0.pt.trace.json.gz", tmp_path / "rank1.pt.trace.json.gz"], out, steps=3)
+    written = write_excerpt(
+        [tmp_path / "rank0.pt.trace.json.gz", tmp_path / "rank1.pt.trace.json.gz"], out, Taken(steps=3)
+    )
     events = json.loads(gzip.decompress(out.read_bytes()))["traceEvents"]
     assert (written.steps, written.ranks, written.events) == (3, 2, len(events))
     ends = {
