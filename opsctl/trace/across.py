@@ -41,7 +41,7 @@ class Skew:
     waiting: float | None
     calls: int
     steps: int
-    starts: float = 0.0
+    starts: int = 0
     last: Counter[int] = field(default_factory=Counter)
 
 
@@ -174,8 +174,8 @@ def skew_of(team: Team, operation: str, offsets: dict[int, float]) -> Skew | Non
         waited += sum(durations) - least * len(durations)
         if durations.count(least) == 1:
             found.last[_label(team, able[durations.index(least)][0])] += 1
-        starts = [row[column][0] + m.base_ns - offsets[place] for column, place, m in known]
-        found.starts += max(starts) - min(starts) if starts else 0.0
+        starts = [row[column][0] + m.base_ns - round(offsets[place]) for column, place, m in known]
+        found.starts += max(starts) - min(starts) if starts else 0
     found.waiting = waited / len(able)
     return found
 

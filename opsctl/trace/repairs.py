@@ -28,7 +28,7 @@ def repair(columns: Columns) -> list[str]:
         return said
     lost = _without_time(spans)
     if lost:
-        said.append(f"{_pieces(columns, lost)} no start that can be: left out")
+        said.append(f"{_pieces(columns, lost)} an impossible start: left out")
         spans.remove(set(lost))
     np = optional("numpy")
     negative = (
@@ -54,8 +54,8 @@ def _pieces(columns: Columns, places: Iterable[int]) -> str:
     own = list(places)
     names = list(dict.fromkeys(columns.names[columns.device.name[place]][1] for place in own))
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    has = "piece of device work has" if len(own) == 1 else "pieces of device work have"
-    return f"{len(own)} {has} ({', '.join(names[:_NAMED])}{more})"
+    noun, verb = ("piece", "has") if len(own) == 1 else ("pieces", "have")
+    return f"{len(own)} {noun} of device work ({', '.join(names[:_NAMED])}{more}) {verb}"
 
 
 def _without_time(spans: Spans) -> list[int]:
