@@ -41,7 +41,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a training step (forward, backward, optimizer): union of its work, in µs a step."""
+    """A part of a training step (forward, backward, optimizer): union of each step's own work, in µs a step."""
 
     name: str
     busy_us_per_step: float

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 from opsctl.trace.categories import default_categories
 from tests.trace.kineto import GEMM, MARLIN, NCCL, SAMPLE, Event, host, kernel, launch
@@ -26,7 +27,7 @@ CATEGORY = {
     ATTENTION: "attention",
 }
 MESSAGE = {"In msg nelems": 1024, "dtype": "BFloat16", "Group size": 2, "Process Group Name": "tp"}
-COLLECTIVES = {
+COLLECTIVES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "nccl": (NCCL, "all_reduce", {}),
     "rccl": (
         "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",

@@ -64,8 +64,8 @@ def check(analysis: TraceAnalysis, scenario: Scenario) -> None:
     check_collectives(analysis, scenario)
     if scenario.training:
         for phase in analysis.main.phases:
-            own = [piece for piece in pieces if piece.phase == phase.name]
-            assert phase.busy_us_per_step == round(covered(own) / scenario.steps, 3)
+            own = [[p for p in pieces if (p.step, p.phase) == (step, phase.name)] for step in range(scenario.steps)]
+            assert phase.busy_us_per_step == round(sum(map(covered, own)) / scenario.steps, 3)
         assert [phase.name for phase in analysis.main.phases] == ["forward", "backward", "optimizer"]
     assert analysis.problems == ()
     assert TraceAnalysis.from_json(analysis.to_json()) == analysis
