@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opsctl.payload.errors import CellFailed, PayloadError
 from opsctl.payload.latency import measure_round
@@ -27,6 +27,9 @@ from opsctl.payload.server import Server
 from opsctl.payload.serving import request_body, slug, verdict
 from opsctl.payload.statistics import figure, mean, std
 from opsctl.payload.tracefiles import Seen, bring, changed, rank_files, snapshot, total
+
+if TYPE_CHECKING:
+    from opsctl.trace import TraceAnalysis
 
 _POLL = 1.0
 _START_LIMIT = 120.0
@@ -140,7 +143,7 @@ class _Window:
             raise CellFailed(msg)
         return files
 
-    def analyse(self, paths: Sequence[Path], plain: Sequence[float], profiled: Sequence[float]) -> dict[str, Any]:
+    def analyse(self, paths: Sequence[Path], plain: Sequence[float], profiled: Sequence[float]) -> TraceAnalysis:
         """Analyse the files here, where they lie; write the document beside them."""
         from opsctl import trace
         from opsctl.errors import TraceError
@@ -161,11 +164,10 @@ class _Window:
         except TraceError as error:
             msg = f"the rank files are whole, but tell nothing: {'; '.join(error.lines())}"
             raise CellFailed(msg) from error
-        document: dict[str, Any] = analysis.document()
         path = self.output.folder / f"trace-{slug(self.name)}.json"
-        path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        path.write_text(json.dumps(analysis.to_json(), indent=1), encoding="utf-8")
         self.output.artifact(path, "trace-analysis")
-        return document
+        return analysis
 
     def measure(self) -> None:
         """Measure the window and record it."""
@@ -215,15 +217,13 @@ class _Window:
             f"{self.name}: rank files that parse to their end",
             f"{len(taken)} of {self.spec['ranks']}, {sum(path.stat().st_size for path in taken)} bytes",
         )
-        document = self.analyse(taken, plain, profiled)
-        ranks = document.get("ranks", [])
-        kernels = any(rank.get("device") for rank in ranks)
+        analysis = self.analyse(taken, plain, profiled)
         return {
             "files": [path.name for path in taken],
             "trace": f"trace-{slug(self.name)}.json",
-            "device_events": kernels,
-            "note": "" if kernels else "no device kernels: what is shown is the host's operators",
-            "problems": document.get("problems", []),
+            "device_events": analysis.on_device,
+            "note": "" if analysis.on_device else "no device kernels: what is shown is the host's operators",
+            "problems": list(analysis.problems),
         }
 
     def _take_reports(self, before: Mapping[str, Seen]) -> dict[str, Any]:

@@ -116,8 +116,8 @@ def decode_steps(readings: Sequence[TraceReading]) -> Chart:
         data.append(_stack(category, names, [_ms(item.busy_us_per_step if item else None) for item in found], index))
     idle = []
     for reading in readings:
-        wall, busy = reading.document.steps.decode.wall_us.mean, reading.document.busy_per_step
-        idle.append(None if wall is None or busy is None else max(0.0, (wall - busy) / 1000))
+        wall, busy = reading.document.main.wall_us, reading.document.busy_us_per_step
+        idle.append(None if wall is None or busy is None else (wall.mean - busy) / 1000)
     data.append({**_stack("idle", names, idle, 0), "marker": {"color": QUIET, "opacity": 0.35}})
     layout = {
         "barmode": "stack",
@@ -149,14 +149,14 @@ def ranks(window: TraceReading) -> Chart:
     """Return busy time of each rank, split into communication and the rest."""
     listed = window.document.whole_ranks
     names = [f"rank {rank.rank}" for rank in listed]
-    communication = [_ms(rank.communication_us_per_step) for rank in listed]
+    communication = [_ms(rank.exposed_communication_us_per_step) for rank in listed]
     rest = [
         None
         if rank.busy_us_per_step is None
-        else (rank.busy_us_per_step - (rank.communication_us_per_step or 0.0)) / 1000
+        else (rank.busy_us_per_step - (rank.exposed_communication_us_per_step or 0.0)) / 1000
         for rank in listed
     ]
-    data = [_stack("communication", names, communication, 0), _stack("everything else", names, rest, 1)]
+    data = [_stack("exposed communication", names, communication, 0), _stack("everything else", names, rest, 1)]
     layout = {
         "barmode": "stack",
         "xaxis": {"title": {"text": "ms busy a decode step"}},
