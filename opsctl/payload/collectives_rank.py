@@ -226,7 +226,7 @@ def _measure(rank: Rank, cell: Mapping[str, Any], repetitions: int) -> None:
     if graphed:
         operation.rank.sync()
     # A collective has ended when its slowest rank has.
-    slowest = [max(each) for each in zip(*rank.gather(samples), strict=True)]
+    slowest = [max(each) for each in zip(*rank.gather(samples))]
     if rank.local == 0:
         say(cell={"id": cell["id"], "state": "verified", **_result(rank, operation, slowest, how)})
 

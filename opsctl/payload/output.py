@@ -16,8 +16,8 @@ from typing import Any
 
 def utc_now() -> str:
     """Return the time as ISO 8601 with a zone."""
-    # datetime.UTC came with Python 3.11; a serving environment may have 3.10.
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")  # noqa: UP017
+    # datetime.UTC came with Python 3.11; a serving environment may have 3.9.
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

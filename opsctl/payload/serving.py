@@ -55,7 +55,7 @@ def default_requests(concurrency: int) -> int:
 
 def hit_rate(before: Mapping[str, float], after: Mapping[str, float]) -> float | None:
     """Return the share of prompt tokens that the prefix cache gave between two readings; None where unknown."""
-    for hits, queries in zip(_HITS, _QUERIES, strict=True):
+    for hits, queries in zip(_HITS, _QUERIES):
         asked = after.get(queries, 0.0) - before.get(queries, 0.0)
         if asked > 0:
             return (after.get(hits, 0.0) - before.get(hits, 0.0)) / asked

@@ -322,7 +322,7 @@ class StreamClient:
 
 
 class asyncio_timeout:  # noqa: N801 - asyncio.timeout came with Python 3.11
-    """The part of ``asyncio.timeout`` that is needed here, for Python 3.10."""
+    """The part of ``asyncio.timeout`` that is needed here, for Python 3.9 and 3.10."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

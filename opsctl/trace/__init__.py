@@ -3,7 +3,7 @@
 >>> from opsctl.trace import analyse
 >>> analyse([Path("traces/")], world_size=8).document()["steps"]["decode"]["wall_us"]["p50"]
 
-It imports nothing of opsctl but ``opsctl.errors``, runs on the standard library of Python 3.10 and later (on
+It imports nothing of opsctl but ``opsctl.errors``, runs on the standard library of Python 3.9 and later (on
 the serving host too), and is faster where numpy, msgspec and isal can be imported; never different.
 """
 

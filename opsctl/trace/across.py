@@ -179,9 +179,9 @@ def _matched(tables: Sequence[Sequence[Sequence[int]]], members: Sequence[RankRe
         return []
     dropped = max(member.dropped for member in members)
     rows: list[tuple[int, ...]] = []
-    steady = [table[dropped - member.dropped :] for table, member in zip(tables, members, strict=True)]
-    for step in zip(*steady, strict=True):
+    steady = [table[dropped - member.dropped :] for table, member in zip(tables, members)]
+    for step in zip(*steady):
         if len({len(calls) for calls in step}) != 1:
             return []
-        rows.extend(zip(*step, strict=True))
+        rows.extend(zip(*step))
     return rows

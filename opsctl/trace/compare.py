@@ -95,7 +95,7 @@ def _steps(first: RankResult, second: RankResult) -> list[Change]:
         idle = idle_times(result)
         busy, total = [item.busy for item in result.occupancy], [sum(item.total) for item in result.occupancy]
         sides.append([spread(values) for values in (walls, busy, total, idle)])
-    return [_change(name, *pair) for name, pair in zip(_STEP_FIGURES, zip(*sides, strict=True), strict=True)]
+    return [_change(name, *pair) for name, pair in zip(_STEP_FIGURES, zip(*sides))]
 
 
 def _categories(first: RankResult, second: RankResult) -> list[Change]:

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Optional
 
 from opsctl.trace.events import WINDOW_END, Columns, Message, Role, role_of
 from opsctl.trace.speedups import optional
@@ -74,7 +74,7 @@ def _strict_decoder(wanted: _Wanted) -> Callable[[bytes], list[Any]]:
         "Event",
         [("ph", str, ""), ("cat", str, ""), ("name", str, "")]
         + [(field, raw, blank) for field in ("pid", "tid", "ts", "dur")]
-        + [("args", arguments | None, None)],
+        + [("args", Optional[arguments], None)],
     )
     decoder = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
 

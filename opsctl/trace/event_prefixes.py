@@ -71,7 +71,7 @@ class Heads(dict[bytes, int]):
         length, last = end - begin, len(words) - 1
         slot = length.astype(np.uint64) * _MIX[0]
         # A name's beginning, middle and end, and the thread or stream.
-        for place, factor in zip((begin + 40, begin + (length >> 1), end - 32, end - 10), _MIX[1:], strict=True):
+        for place, factor in zip((begin + 40, begin + (length >> 1), end - 32, end - 10), _MIX[1:]):
             slot ^= words[np.minimum(place, last)] * factor
         slot >>= _SLOT_SHIFT
         guess = self._guesses[slot]

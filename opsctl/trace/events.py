@@ -117,7 +117,7 @@ class Columns:
     def device_lanes(self, categories: Iterable[str] = ("kernel",)) -> set[int]:
         """Return the lanes on which device work of the given kinds ran."""
         wanted = {index for index, (category, _) in enumerate(self.names) if category.lower() in set(categories)}
-        return {lane for name, lane in zip(self.device.name, self.device.lane, strict=True) if name in wanted}
+        return {lane for name, lane in zip(self.device.name, self.device.lane) if name in wanted}
 
 
 def _intern(table: list[tuple[str, str]], ids: dict[tuple[str, str], int], key: tuple[str, str]) -> int:

@@ -82,12 +82,12 @@ def _occupancy_plain(intervals: Intervals, groups: int, kinds: int) -> list[Occu
     result = [Occupancy(0, [0] * kinds, [0] * kinds, [0] * kinds) for _ in range(groups)]
     edges: list[list[tuple[int, int, int]]] = [[] for _ in range(groups)]
     columns = (intervals.group, intervals.start, intervals.duration, intervals.kind)
-    for number, begin, length, which in zip(*columns, strict=True):
+    for number, begin, length, which in zip(*columns):
         if 0 <= number < groups and length > 0:
             result[number].total[which] += length
             edges[number].append((begin, 1, which))
             edges[number].append((begin + length, -1, which))
-    for found, sides in zip(result, edges, strict=True):
+    for found, sides in zip(result, edges):
         sides.sort()
         _walk(found, sides, [0] * kinds)
     return result
@@ -139,7 +139,7 @@ def _occupancy_numpy(np: Any, intervals: Intervals, groups: int, kinds: int) -> 
             run = slice(first, last)
             _sweep(np, Intervals(group[run], start[run], end[run] - start[run], kind[run]), sums)
     rows = (table.tolist() for table in (sums.busy, sums.exclusive, sums.union, sums.total))
-    return [Occupancy(*row) for row in zip(*rows, strict=True)]
+    return [Occupancy(*row) for row in zip(*rows)]
 
 
 def _lone(np: Any, group: Any, start: Any, end: Any) -> Any:

@@ -172,11 +172,11 @@ def _rows(names: list[tuple[str, str]], categories: list[str], work: Work, stead
     calls, sums = totals(work.name, work.calls, size), totals(work.name, work.duration, size)
     rows = [
         KernelRow(kind, name, category, calls[index], sums[index])
-        for index, ((kind, name), category) in enumerate(zip(names, categories, strict=True))
+        for index, ((kind, name), category) in enumerate(zip(names, categories))
     ]
     steady_name = where_known(steady_of, work.name)
     step_calls, step_sums = totals(steady_name, work.calls, size), totals(steady_name, work.duration, size)
-    for row, number, ns in zip(rows, step_calls, step_sums, strict=True):
+    for row, number, ns in zip(rows, step_calls, step_sums):
         row.step_calls, row.step_sum = number, ns
     for (_, name), value in totals_of_pairs(steady_of, work.name, work.duration, size).items():
         rows[name].step_squares += value * value
@@ -190,7 +190,7 @@ def _collect(result: RankResult, file: TraceFile, work: Work, stepping: Stepping
     names, steady = file.columns.names, {id(step): index for index, step in enumerate(result.steady)}
     step_at = {
         (start, lane, name): number
-        for start, lane, name, number in zip(work.start, work.lane, work.name, stepping.step_of, strict=True)
+        for start, lane, name, number in zip(work.start, work.lane, work.name, stepping.step_of)
         if categories.is_collective(*names[name])
     }
     for start, duration, lane, name in work.collectives:

@@ -150,7 +150,7 @@ class Scanner:
         if not self._taken:
             return
         np, columns = self._numpy, self.columns
-        numbers, start, duration, correlation = map(np.concatenate, zip(*self._taken, strict=True))
+        numbers, start, duration, correlation = map(np.concatenate, zip(*self._taken))
         self._taken, self._waiting = [], 0
         roles, names, lanes = self._heads.tables()
         role_of_row = roles[numbers]
@@ -173,7 +173,7 @@ class Scanner:
         if len(known) < len(heads.role):
             for category, name in columns.names[len(self._is_collective) :]:
                 self._is_collective.append(self._collectives(category, name))
-            more = zip(heads.role[len(known) :], heads.name[len(known) :], strict=True)
+            more = zip(heads.role[len(known) :], heads.name[len(known) :])
             wanted = [role == Role.DEVICE and self._is_collective[name] for role, name in more]
             known = self._says_message = self._numpy.append(known, wanted).astype(bool)
         for row in self._numpy.flatnonzero(known[numbers]).tolist():

@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from statistics import median
 
 from opsctl.trace.categories import Categories
@@ -75,11 +74,7 @@ def find_steps(file: TraceFile, work: Work, categories: Categories) -> Stepping:
 def _markers(file: TraceFile) -> list[tuple[int, Marker]]:
     spans = file.columns.spans[Role.ANNOTATION]
     known = [read_marker(name) for _, name in file.columns.names]
-    found = [
-        (start, marker)
-        for name, start in zip(spans.name, spans.start, strict=True)
-        if (marker := known[name]) is not None
-    ]
+    found = [(start, marker) for name, start in zip(spans.name, spans.start) if (marker := known[name]) is not None]
     return sorted(found, key=lambda pair: pair[0])
 
 
@@ -90,9 +85,7 @@ def _by_markers(file: TraceFile, work: Work, markers: list[tuple[int, Marker]]) 
     if work.on_device:
         launches = file.columns.spans[Role.LAUNCH]
         steps = sorted_places(begins, launches.start)
-        number = {
-            correlation: step for correlation, step in zip(launches.correlation, steps, strict=True) if correlation >= 0
-        }
+        number = {correlation: step for correlation, step in zip(launches.correlation, steps) if correlation >= 0}
         of = look_up(number, work.key, NO_STEP)
     else:
         of = sorted_places(begins, work.key)
@@ -112,7 +105,7 @@ def _by_replays(file: TraceFile, work: Work, categories: Categories) -> Stepping
     is_replay = ["graphlaunch" in name.lower() for _, name in names]
     replays = {
         correlation
-        for name, correlation in zip(launches.name, launches.correlation, strict=True)
+        for name, correlation in zip(launches.name, launches.correlation)
         if is_replay[name] and correlation >= 0
     }
     inside = sum(1 for key in work.key if key in replays)
@@ -150,7 +143,7 @@ def _by_gaps(work: Work) -> Stepping | None:
         reached = end if reached is None else max(reached, end)
     pauses.sort(reverse=True)
     lengths = [length for length, _ in pauses[: max(8, len(pauses) // 4)]]
-    ratios = [(before / after, count) for count, (before, after) in enumerate(pairwise(lengths), 1)]
+    ratios = [(before / after, count) for count, (before, after) in enumerate(zip(lengths, lengths[1:]), 1)]
     ratio, count = max((pair for pair in ratios if pair[1] >= 3), default=(0.0, 0))
     if ratio < _GAP_RATIO:
         return None
@@ -167,7 +160,7 @@ def _stepping(method: str, work: Work, of: Sequence[int], kinds: Sequence[tuple[
     order = sorted(extent)
     renumbered = {number: index for index, number in enumerate(order)}
     steps = [Step(*kinds[number], *extent[number]) for number in order]
-    for number, (step, following) in zip(order, pairwise(steps), strict=False):
+    for number, (step, following) in zip(order, zip(steps, steps[1:])):
         adjacent = renumbered.get(number + 1) == renumbered[number] + 1
         if adjacent and (following.kind, following.batch) == (step.kind, step.batch) and following.first > step.first:
             step.wall = following.first - step.first

@@ -65,7 +65,7 @@ def wall_times(steps: Sequence[Step]) -> list[int]:
 
 def idle_times(result: RankResult) -> list[int]:
     """Return wall minus busy of the steady steps that have a time to the next; else what their work leaves idle."""
-    pairs = list(zip(result.steady, result.occupancy, strict=True))
+    pairs = list(zip(result.steady, result.occupancy))
     timed = [(step.wall, found.busy) for step, found in pairs if step.wall is not None]
     return [max(0, wall - busy) for wall, busy in timed or [(step.span, found.busy) for step, found in pairs]]
 

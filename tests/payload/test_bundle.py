@@ -1,4 +1,4 @@
-"""The zipapp: the same bytes each time, and alive on any Python from 3.10 with nothing installed."""
+"""The zipapp: the same bytes each time, and alive on any Python from 3.9 with nothing installed."""
 
 import json
 import os
@@ -20,8 +20,12 @@ BARE = {"PATH": "/usr/bin:/bin"}
 def pythons() -> list[str]:
     """Other Pythons that are here; pyenv keeps some, distributions one."""
     versions = Path.home() / ".pyenv" / "versions"
-    kept = [path / "bin" / "python3" for path in sorted(versions.glob("3.1[0-9]*"))] if versions.is_dir() else []
-    found = [shutil.which(f"python3.{minor}", path=os.environ["PATH"]) for minor in range(10, 16)]
+    kept = (
+        [path / "bin" / "python3" for path in sorted([*versions.glob("3.9*"), *versions.glob("3.1[0-9]*")])]
+        if versions.is_dir()
+        else []
+    )
+    found = [shutil.which(f"python3.{minor}", path=os.environ["PATH"]) for minor in range(9, 16)]
     return [*(str(path) for path in kept), *(path for path in found if path and ".pyenv/shims" not in path)] or [
         sys.executable
     ]

@@ -96,7 +96,7 @@ class _Experts:
         result = torch.zeros(len(rows), self.op["hidden"], dtype=torch.float64, device=x.device)
         dequantised: dict[int, tuple[Any, Any]] = {}
         for place, row in enumerate(rows):
-            for expert, weight in zip(routing.ids[row], routing.weights[row], strict=True):
+            for expert, weight in zip(routing.ids[row], routing.weights[row]):
                 if expert >= self.op["experts"]:
                     continue  # another rank's, under expert parallelism
                 content = expert % len(self.distinct)
@@ -125,7 +125,7 @@ class _Experts:
         def errors(seen: Sequence[Any]) -> float:
             return max(
                 relative_error(torch, each[rows], self.reference(x, routing, rows))
-                for each, routing in zip(seen, routings, strict=True)
+                for each, routing in zip(seen, routings)
             )
 
         hits = [len(routing.hit(0, op["experts"])) for routing in routings]
