@@ -1,8 +1,4 @@
-"""serving-benchmark: load on a model server, one cell a concurrency or request rate.
-
-Spec: ``url, model, api_key_file, input_tokens, output_tokens, requests, duration, warmup_requests, rounds, seed,
-slo, request_limit, limit, quiet, cells: [{id, concurrency | request_rate}]``.
-"""
+"""Measuring the cells of serving-benchmark: warm-up, rounds, and what they say of each concurrency or rate."""
 
 from __future__ import annotations
 
@@ -22,6 +18,7 @@ from opsctl.payload.output import Output
 from opsctl.payload.prompts import PromptSource
 from opsctl.payload.quiet import Disturbed, NeverQuiet, QuietWatch
 from opsctl.payload.server import Server
+from opsctl.payload.serving_benchmark import CellSpec, Spec
 from opsctl.payload.statistics import figure
 
 #: Above this share of a core the client measures itself: in an M/M/1 queue the wait is then over 5 × the work.
@@ -65,24 +62,23 @@ def hit_rate(before: Mapping[str, float], after: Mapping[str, float]) -> float |
 class _Cell:
     """One concurrency or request rate."""
 
-    def __init__(self, spec: Mapping[str, Any], cell: Mapping[str, Any], server: Server, output: Output) -> None:
+    def __init__(self, spec: Spec, cell: CellSpec, server: Server, output: Output) -> None:
         self.spec = spec
-        self.name = str(cell["id"])
-        self.concurrency = int(cell.get("concurrency") or 0)
-        self.rate = float(cell.get("request_rate") or 0.0)
+        self.name = cell.id
+        self.concurrency = cell.concurrency or 0
+        self.rate = cell.request_rate or 0.0
         self.server = server
         self.output = output
-        self.quiet = QuietWatch(spec.get("quiet"), server, output)
+        self.quiet = QuietWatch(spec.quiet, server, output)
         self.sent = 0
         self.processes = 1
-        self.prompts = PromptSource(spec["input_tokens"], count=lambda text: server.count_tokens(spec["model"], text))
-        count = spec.get("requests")
-        self.requests = int(count) if count else default_requests(self.concurrency or 16)
-        self.deadline = time.monotonic() + float(spec["limit"])
+        self.prompts = PromptSource(spec.input_tokens, count=lambda text: server.count_tokens(spec.model, text))
+        self.requests = spec.requests or default_requests(self.concurrency or 16)
+        self.deadline = time.monotonic() + spec.limit
 
     def _bodies(self, count: int) -> list[bytes]:
-        tokens = int(self.spec["output_tokens"])
-        return [request_body(self.spec["model"], self.prompts.next_exact(), tokens) for _ in range(count)]
+        tokens = self.spec.output_tokens
+        return [request_body(self.spec.model, self.prompts.next_exact(), tokens) for _ in range(count)]
 
     def _offer(self, count: int, *, arrivals: list[float] | None = None, duration: float | None = None) -> Offer:
         return Offer(
@@ -91,7 +87,7 @@ class _Cell:
             concurrency=0 if arrivals else max(1, self.concurrency),
             arrivals=arrivals or (),
             duration=duration,
-            request_limit=float(self.spec["request_limit"]),
+            request_limit=self.spec.request_limit,
             headers=self.server.headers,
         )
 
@@ -108,7 +104,7 @@ class _Cell:
 
     def warm_up(self) -> float:
         """Send the warm-up; return its request rate. Raises CellFailed when nothing came of it."""
-        count = int(self.spec["warmup_requests"])
+        count = self.spec.warmup_requests
         if count == 0:
             return 0.0
         load = self._run(self._offer(max(count, 1)), "warm-up")
@@ -125,12 +121,12 @@ class _Cell:
             arrivals = duration = None
             count = self.requests
             if self.rate:
-                if self.spec.get("duration"):
-                    count = max(1, round(self.rate * float(self.spec["duration"])))
+                if self.spec.duration:
+                    count = max(1, round(self.rate * self.spec.duration))
                 # Every round has arrivals of its own, and the same ones in every run of this seed.
-                arrivals = poisson_arrivals(self.rate, count, seed=int(self.spec["seed"]) * 1000 + number)
-            elif self.spec.get("duration"):
-                duration = float(self.spec["duration"])
+                arrivals = poisson_arrivals(self.rate, count, seed=self.spec.seed * 1000 + number)
+            elif self.spec.duration:
+                duration = self.spec.duration
                 # The warm-up ran at most at this pace a stream; with room for a server that speeds up.
                 wanted = int(duration * max(pace, 1.0) * max(1, self.concurrency) * 2)
                 count = max(4 * self.concurrency, min(wanted, _BODIES // (_BYTES_A_TOKEN * self.prompts.tokens)))
@@ -147,9 +143,9 @@ class _Cell:
         result = measure_round(
             load.exchanges,
             started=load.started,
-            asked_output=int(self.spec["output_tokens"]),
+            asked_output=self.spec.output_tokens,
             concurrency=self.concurrency,
-            slo=self.spec.get("slo") or {},
+            slo=self.spec.slo,
         )
         if result.completed == 0:
             why = load.exchanges[0].error if load.exchanges else "none was sent"
@@ -165,7 +161,7 @@ class _Cell:
         before = self.server.metrics()
         rounds: list[RoundResult] = []
         loads: list[Load] = []
-        for number in range(int(self.spec["rounds"])):
+        for number in range(self.spec.rounds):
             result, load = self.one_round(number, pace)
             rounds.append(result)
             loads.append(load)
@@ -204,7 +200,7 @@ class _Cell:
             notes.append(f"{failed} of {completed + failed} requests failed")
         short = sum(each.short for each in rounds)
         if short:
-            notes.append(f"{short} requests returned fewer than {self.spec['output_tokens']} tokens")
+            notes.append(f"{short} requests returned fewer than {self.spec.output_tokens} tokens")
         return "; ".join(notes), "failed" if failed > FAILED_SHARE * (completed + failed) else "verified"
 
     def _detail(
@@ -255,42 +251,42 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
 
 
-def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
+def measure(spec: Spec, output: Output) -> tuple[str, str]:
     """Measure every cell. Returns the state and reason of the ``end`` record."""
-    cells = spec["cells"]
-    with Server(spec["url"], api_key_file=spec.get("api_key_file")) as server:
+    cells = spec.cells
+    with Server(spec.url, api_key_file=spec.api_key_file) as server:
         served = server.models()
         output.evidence("GET /v1/models", ", ".join(served))
-        if spec["model"] not in served:
-            msg = f"{spec['model']} is not served at {server.url}: it serves {', '.join(served) or 'nothing'}"
+        if spec.model not in served:
+            msg = f"{spec.model} is not served at {server.url}: it serves {', '.join(served) or 'nothing'}"
             raise PayloadError(msg)
         output.environment({"engine": {"url": server.url, "version": server.version(), "models": served}})
         try:
-            QuietWatch(spec.get("quiet"), server, output).await_quiet()
+            QuietWatch(spec.quiet, server, output).await_quiet()
         except NeverQuiet as error:
             return _leave(output, cells, str(error))
         verified = 0
         for place, cell in enumerate(cells):
-            if cell["id"] in output.verified:
+            if cell.id in output.verified:
                 verified += 1
                 continue
-            output.progress(str(cell["id"]), place, len(cells))
-            output.cell(cell["id"], "running")
+            output.progress(cell.id, place, len(cells))
+            output.cell(cell.id, "running")
             try:
                 verified += _Cell(spec, cell, server, output).measure()
             except Disturbed as error:
-                output.cell(cell["id"], "inconclusive", reason=str(error))
+                output.cell(cell.id, "inconclusive", reason=str(error))
                 return _leave(output, cells[place + 1 :], str(error))
             except PayloadError as error:
-                output.cell(cell["id"], "failed", reason=str(error))
+                output.cell(cell.id, "failed", reason=str(error))
     return verdict(verified, len(cells))
 
 
-def _leave(output: Output, cells: Sequence[Mapping[str, Any]], reason: str) -> tuple[str, str]:
+def _leave(output: Output, cells: Sequence[CellSpec], reason: str) -> tuple[str, str]:
     """Skip the cells that are left: production is in use. Returns the state and reason of the ``end`` record."""
     for cell in cells:
-        if cell["id"] not in output.verified:
-            output.cell(cell["id"], "skipped", reason=reason)
+        if cell.id not in output.verified:
+            output.cell(cell.id, "skipped", reason=reason)
     return "inconclusive", reason
 
 

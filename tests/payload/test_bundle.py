@@ -88,7 +88,7 @@ def test_without_torch_gemm_says_so(tmp_path: Path) -> None:
         "device": "auto",
         "repetitions": 3,
         "limit": 60,
-        "ops": {},
+        "ops": [],
         "cells": [{"id": "a", "op": "a", "m": 1, "backend": "torch"}],
     }
     (tmp_path / "spec.json").write_text(json.dumps(work))
