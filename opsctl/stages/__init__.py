@@ -12,6 +12,7 @@ from opsctl.stages.base import Stage
 from opsctl.stages.collectives import CollectivesStage
 from opsctl.stages.command import CommandStage
 from opsctl.stages.gemm import GemmStage
+from opsctl.stages.gpu_check import GpuCheckStage
 from opsctl.stages.profile import ProfileStage
 from opsctl.stages.serving_benchmark import ServingBenchmarkStage
 from opsctl.stages.showing import FigureKind
@@ -24,6 +25,7 @@ STAGES: Final[dict[str, Stage]] = {
         ProfileStage(),
         GemmStage(),
         CollectivesStage(),
+        GpuCheckStage(),
         CommandStage(),
     )
 }
