@@ -35,8 +35,8 @@ class Spec(records.Spec):
     profiler: str = "torch"
     """torch, or nsys."""
     warmup_requests: int = 3
-    requests: int = 5
-    """In a window, for each unit of concurrency."""
+    requests: int | None = None
+    """In a window, never fewer than the concurrency."""
     flush_limit: float = 2700.0
     request_limit: float = 600.0
     limit: float = 10800.0

@@ -27,6 +27,7 @@ from opsctl.payload.statistics import figure, mean, std
 from opsctl.payload.tracefiles import Seen, bring, changed, rank_files, snapshot, total
 
 _POLL = 1.0
+_REQUESTS = 5  # a stream, in a window for which the playbook does not say how many
 _START_LIMIT = 120.0
 _SETTLE = 120.0  # seconds for files to become whole once stop_profile has returned
 
@@ -167,7 +168,7 @@ class _Window:
 
     def measure(self) -> None:
         """Measure the window and record it."""
-        count = self.spec.requests * self.concurrency
+        count = max(self.spec.requests or _REQUESTS * self.concurrency, self.concurrency)
         warm = self.spec.warmup_requests
         if warm:
             self.load(max(warm, self.concurrency), "warm-up")
@@ -285,21 +286,23 @@ def measure(spec: Spec, output: Output) -> tuple[str, str]:
     """Profile every window. Returns the state and reason of the ``end`` record."""
     _fit(spec)
     cells = spec.cells
-    verified = 0
+    states: list[str] = []
     with Server(spec.url, api_key_file=spec.api_key_file) as server:
         output.environment({"engine": {"url": server.url, "version": server.version(), "models": server.models()}})
         for place, cell in enumerate(cells):
             if cell.id in output.verified:
-                verified += 1
+                states.append("verified")
                 continue
             output.progress(cell.id, place, len(cells))
             output.cell(cell.id, "running")
             try:
                 _Window(spec, cell, server, output).measure()
-                verified += 1
+                states.append("verified")
             except PayloadError as error:
                 output.cell(cell.id, "failed", reason=str(error))
+                states.append("failed")
             except OSError as error:
                 reason = f"the traces could not be taken: {error.strerror or error} ({error.filename or ''})"
                 output.cell(cell.id, "failed", reason=reason)
-    return verdict(verified, len(cells))
+                states.append("failed")
+    return verdict(states)

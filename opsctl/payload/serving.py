@@ -20,12 +20,15 @@ from opsctl.payload.quiet import Disturbed, NeverQuiet, QuietWatch
 from opsctl.payload.server import Server
 from opsctl.payload.serving_benchmark import CellSpec, Spec
 from opsctl.payload.statistics import figure
+from opsctl.payload.warmup import STEADY, WarmUp, streams_of, warm_up
 
 #: Above this share of a core the client measures itself: in an M/M/1 queue the wait is then over 5 × the work.
 SATURATED = 0.85
 _BODIES = 256 << 20  # bytes of prompts that a round keeps ready at most
 _BYTES_A_TOKEN = 6
 FAILED_SHARE = 0.05
+#: Above this share of answers that ended early a cell is inconclusive: it was measured, at another load than asked.
+SHORT_SHARE = 0.05
 _HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 _QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
 
@@ -73,18 +76,20 @@ class _Cell:
         self.sent = 0
         self.processes = 1
         self.prompts = PromptSource(spec.input_tokens, count=lambda text: server.count_tokens(spec.model, text))
-        self.requests = spec.requests or default_requests(self.concurrency or 16)
+        self.requests = max(spec.requests or default_requests(self.concurrency or 16), self.concurrency)
         self.deadline = time.monotonic() + spec.limit
 
     def _bodies(self, count: int) -> list[bytes]:
         tokens = self.spec.output_tokens
         return [request_body(self.spec.model, self.prompts.next_exact(), tokens) for _ in range(count)]
 
-    def _offer(self, count: int, *, arrivals: list[float] | None = None, duration: float | None = None) -> Offer:
+    def _offer(
+        self, count: int, *, streams: int = 0, arrivals: list[float] | None = None, duration: float | None = None
+    ) -> Offer:
         return Offer(
             self.server.url,
             self._bodies(count),
-            concurrency=0 if arrivals else max(1, self.concurrency),
+            concurrency=0 if arrivals else streams or max(1, self.concurrency),
             arrivals=arrivals or (),
             duration=duration,
             request_limit=self.spec.request_limit,
@@ -102,18 +107,23 @@ class _Cell:
         self.sent += len(load.exchanges)
         return load
 
-    def warm_up(self) -> float:
-        """Send the warm-up; return its request rate. Raises CellFailed when nothing came of it."""
-        count = self.spec.warmup_requests
-        if count == 0:
-            return 0.0
-        load = self._run(self._offer(max(count, 1)), "warm-up")
+    def warm_up(self) -> WarmUp:
+        """Warm the server up at this cell's own load. Raises CellFailed when nothing came of a wave."""
+        least = self.spec.warmup_requests
+        if least == 0:
+            return WarmUp()
+        end = min(self.deadline, time.monotonic() + self.spec.warmup_limit)
+        streams = self.concurrency or streams_of(self.rate, self._wave(1, least) / least)
+        return warm_up(self._wave, streams, at_least=least, time_left=lambda: end - time.monotonic())
+
+    def _wave(self, streams: int, count: int) -> float:
+        """Send one wave of the warm-up and return its seconds."""
+        load = self._run(self._offer(count, streams=streams), f"warm-up with {streams} in flight")
         failed = [exchange for exchange in load.exchanges if exchange.error]
         if len(failed) == len(load.exchanges):
             msg = f"every warm-up request failed: {failed[0].error}"
             raise CellFailed(msg)
-        seconds = max(exchange.ended for exchange in load.exchanges) - load.started
-        return len(load.exchanges) / max(seconds, 1e-3)
+        return max(exchange.ended for exchange in load.exchanges) - load.started
 
     def one_round(self, number: int, pace: float) -> tuple[RoundResult, Load]:
         """Offer one round; again with twice the processes while the client is its own bottleneck."""
@@ -127,8 +137,8 @@ class _Cell:
                 arrivals = poisson_arrivals(self.rate, count, seed=self.spec.seed * 1000 + number)
             elif self.spec.duration:
                 duration = self.spec.duration
-                # The warm-up ran at most at this pace a stream; with room for a server that speeds up.
-                wanted = int(duration * max(pace, 1.0) * max(1, self.concurrency) * 2)
+                # At the pace of the warm-up (a request a second of each stream without one), with room to speed up.
+                wanted = int(duration * (pace or self.concurrency) * 2)
                 count = max(4 * self.concurrency, min(wanted, _BODIES // (_BYTES_A_TOKEN * self.prompts.tokens)))
             load = self._run(self._offer(count, arrivals=arrivals, duration=duration), f"round {number + 1}")
             if load.client_cpu <= SATURATED:
@@ -153,23 +163,28 @@ class _Cell:
             raise CellFailed(msg)
         return result, load
 
-    def measure(self) -> bool:
-        """Measure the cell and record it. Return whether it stands verified."""
+    def measure(self) -> str:
+        """Measure the cell and record it. Return its state."""
         self.prompts.prepare()
         self.quiet.begin()
-        pace = self.warm_up()
+        warmed = self.warm_up()
+        if warmed.seconds:
+            self.output.evidence(f"{self.name}: warm-up at its own load", str(warmed))
         before = self.server.metrics()
         rounds: list[RoundResult] = []
         loads: list[Load] = []
         for number in range(self.spec.rounds):
-            result, load = self.one_round(number, pace)
+            result, load = self.one_round(number, warmed.pace)
             rounds.append(result)
             loads.append(load)
         self.quiet.end(self.sent)
-        return self._record(rounds, loads, hit_rate(before, self.server.metrics()))
+        return self._record(rounds, loads, warmed, hit_rate(before, self.server.metrics()))
 
-    def _record(self, rounds: list[RoundResult], loads: list[Load], hits: float | None) -> bool:
+    def _record(self, rounds: list[RoundResult], loads: list[Load], warmed: WarmUp, hits: float | None) -> str:
         made = figures(rounds)
+        if warmed.seconds:
+            formula = f"until two waves differed by at most {STEADY:.0%}"
+            made.append(figure("warmup.time", warmed.total, "s", samples=len(warmed.seconds), formula=formula))
         cpu = max(load.client_cpu for load in loads)
         made.append(figure("client_cpu", cpu, "ratio", samples=len(loads), formula="CPU time / wall, busiest process"))
         lag = max(load.lag_p99 for load in loads) * 1e3
@@ -183,14 +198,15 @@ class _Cell:
         self._write_requests(loads)
         exhausted = sum(load.exhausted for load in loads)
         reason, state = self._verdict(rounds, completed, failed, exhausted)
-        self.output.cell(
-            self.name, state, reason=reason, figures=made, detail=self._detail(rounds, loads, completed, failed, hits)
-        )
+        if not warmed.steady:
+            reason = "; ".join(part for part in (reason, f"warm-up: {warmed}") if part)
+        detail = self._detail(rounds, loads, completed, failed, hits)
+        self.output.cell(self.name, state, reason=reason, figures=made, detail={**detail, "warmup": str(warmed)})
         self.output.evidence(
             f"{self.name}: requests that returned tokens",
             f"{completed} of {completed + failed} over {len(rounds)} rounds",
         )
-        return state == "verified"
+        return state
 
     def _verdict(self, rounds: list[RoundResult], completed: int, failed: int, exhausted: int) -> tuple[str, str]:
         notes = []
@@ -200,8 +216,14 @@ class _Cell:
             notes.append(f"{failed} of {completed + failed} requests failed")
         short = sum(each.short for each in rounds)
         if short:
-            notes.append(f"{short} requests returned fewer than {self.spec.output_tokens} tokens")
-        return "; ".join(notes), "failed" if failed > FAILED_SHARE * (completed + failed) else "verified"
+            got = sum(each.output_tokens for each in rounds) / max(1, completed)
+            notes.append(
+                f"{short} of {completed} requests ended before {self.spec.output_tokens} tokens, with {got:.1f} on "
+                "average: this is not the load that was asked"
+            )
+        if failed > FAILED_SHARE * (completed + failed):
+            return "; ".join(notes), "failed"
+        return "; ".join(notes), "inconclusive" if short > SHORT_SHARE * completed else "verified"
 
     def _detail(
         self, rounds: list[RoundResult], loads: list[Load], completed: int, failed: int, hits: float | None
@@ -265,21 +287,22 @@ def measure(spec: Spec, output: Output) -> tuple[str, str]:
             QuietWatch(spec.quiet, server, output).await_quiet()
         except NeverQuiet as error:
             return _leave(output, cells, str(error))
-        verified = 0
+        states: list[str] = []
         for place, cell in enumerate(cells):
             if cell.id in output.verified:
-                verified += 1
+                states.append("verified")
                 continue
             output.progress(cell.id, place, len(cells))
             output.cell(cell.id, "running")
             try:
-                verified += _Cell(spec, cell, server, output).measure()
+                states.append(_Cell(spec, cell, server, output).measure())
             except Disturbed as error:
                 output.cell(cell.id, "inconclusive", reason=str(error))
                 return _leave(output, cells[place + 1 :], str(error))
             except PayloadError as error:
                 output.cell(cell.id, "failed", reason=str(error))
-    return verdict(verified, len(cells))
+                states.append("failed")
+    return verdict(states)
 
 
 def _leave(output: Output, cells: Sequence[CellSpec], reason: str) -> tuple[str, str]:
@@ -290,7 +313,7 @@ def _leave(output: Output, cells: Sequence[CellSpec], reason: str) -> tuple[str,
     return "inconclusive", reason
 
 
-def verdict(verified: int, planned: int) -> tuple[str, str]:
-    """Return state and reason: how many of how many."""
-    state = "verified" if verified == planned else "failed"
-    return state, f"{verified} of {planned} cells measured"
+def verdict(states: Sequence[str]) -> tuple[str, str]:
+    """Return the state and reason of a stage from those of its cells: how many of how many."""
+    state = next((each for each in ("failed", "inconclusive") if each in states), "verified")
+    return state, f"{states.count('verified')} of {len(states)} cells measured"

@@ -44,6 +44,7 @@ class Spec(records.Spec):
     requests: int | None = None
     duration: float | None = None
     warmup_requests: int = 2
+    warmup_limit: float = 300.0
     rounds: int = 3
     seed: int = 0
     slo: dict[str, float] = field(default_factory=dict)

@@ -72,31 +72,36 @@ class _Read:
             self.end = record
 
 
+def _named(cells: Sequence[Cell]) -> str:
+    named = "; ".join(f"{cell.id}: {cell.reason}" for cell in cells[:_NAMED])
+    return named + (f"; and {len(cells) - _NAMED} more" if len(cells) > _NAMED else "")
+
+
 def _verdict(cells: Sequence[Cell], end: EndRecord | None, skipped: set[str]) -> tuple[State, str]:
     verified = sum(cell.state is State.VERIFIED for cell in cells)
     failed = [cell for cell in cells if cell.state is State.FAILED]
-    missing = [
-        cell for cell in cells if cell.state is not State.VERIFIED and cell not in failed and cell.id not in skipped
-    ]
+    doubtful = [cell for cell in cells if cell.state is State.INCONCLUSIVE]
+    told = {State.VERIFIED, State.FAILED, State.INCONCLUSIVE}
+    missing = [cell for cell in cells if cell.state not in told and cell.id not in skipped]
     counted = f"{verified} of {len(cells) - len(skipped)} cells verified"
     if skipped:
         counted += f", {len(skipped)} do not apply here"
     parts = [counted]
     if failed:
-        named = "; ".join(f"{cell.id}: {cell.reason}" for cell in failed[:_NAMED])
-        more = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
-        parts.append(f"{len(failed)} failed ({named}{more})")
+        parts.append(f"{len(failed)} failed ({_named(failed)})")
+    if doubtful:
+        parts.append(f"{len(doubtful)} inconclusive ({_named(doubtful)})")
     if missing:
         parts.append(f"{len(missing)} did not run")
     if end is None:
         return State.FAILED, f"the payload died before its end record: {', '.join(parts)}"
     said = end.reason
-    if verified == 0:
+    if verified == 0 and not doubtful:
         return State.FAILED, f"{', '.join(parts)}{f': {said}' if said and not failed else ''}"
     if failed or end.state == "failed":
         return State.FAILED, f"{', '.join(parts)}{f': {said}' if not failed else ''}"
-    if missing or end.state == "inconclusive":
-        return State.INCONCLUSIVE, f"{', '.join(parts)}{f': {said}' if said else ''}"
+    if missing or doubtful or end.state == "inconclusive":
+        return State.INCONCLUSIVE, f"{', '.join(parts)}{f': {said}' if said and not doubtful else ''}"
     return State.VERIFIED, ", ".join(parts)
 
 

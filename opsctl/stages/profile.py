@@ -31,8 +31,8 @@ class Profile(Model):
     """Requests before the profiler is switched on."""
     windows: int = Field(default=3, ge=1)
     """Captures of each concurrency."""
-    requests: int = Field(default=5, ge=1)
-    """Requests in a window, for each unit of concurrency."""
+    requests: int | None = Field(default=None, ge=1)
+    """Requests in a window, never fewer than the concurrency; default: 5 × concurrency."""
     input_tokens: int = Field(default=128, ge=1)
     """Tokens in each prompt."""
     output_tokens: int = Field(default=32, ge=2)
@@ -77,6 +77,12 @@ class ProfileStage(Stage):
         """Yield what cannot be profiled: no server, or one without the profiler."""
         yield from needs_server(self.name, places)
         yield from positive("concurrency", options.concurrency)
+        for place in places:
+            if place.service is not None and place.tensor_parallel is None:
+                yield (
+                    "",
+                    f"the ranks of `{place.service_name}` are not known: give it `tensor-parallel` in the inventory",
+                )
         for place in places[:1]:
             if place.service is None:
                 continue

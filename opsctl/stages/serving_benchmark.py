@@ -42,11 +42,13 @@ class ServingBenchmark(Model):
     output_tokens: int = Field(default=256, ge=1)
     """Tokens generated for each request (ignore_eos)."""
     requests: int | None = Field(default=None, ge=1)
-    """Requests in a round; default: 4 × concurrency, at least 8."""
+    """Requests in a round, never fewer than the concurrency; default: 4 × concurrency, at least 8."""
     duration: Duration | None = None
     """A round lasts this long, instead of a count."""
     warmup_requests: int = Field(default=2, ge=0)
-    """Requests before each cell that are not measured."""
+    """Requests in a wave of the warm-up, at least; 0: none. Waves at the cell's own load come until they are steady."""
+    warmup_limit: Duration = 5 * 60.0
+    """Longest warm-up of a cell; one that is not steady by then is measured, and says so."""
     rounds: int = Field(default=3, ge=1)
     """Repetitions of every cell; the intervals are over them."""
     seed: int = 0
@@ -75,9 +77,10 @@ class ServingBenchmarkStage(Stage):
         FigureKind("goodput", "higher", headline=True),
         *(FigureKind(f"{name}.*", "lower") for name in (*LATENCIES, "send_lag", "client_lag")),
         FigureKind("*throughput", "higher"),
-        FigureKind("*"),
+        FigureKind("steady.t*", "lower"),
+        *(FigureKind(name) for name in ("steady.*", "achieved_concurrency", "prefix_cache_hit_rate", "client_cpu")),
     )
-    incidental = ("concurrency", "request-rate", "request-limit", "seed")
+    incidental = ("concurrency", "request-rate", "request-limit", "warmup-limit", "seed")
     rendering = Rendering(
         title="Serving: latency and throughput",
         short="Serving",
@@ -90,11 +93,14 @@ class ServingBenchmarkStage(Stage):
             Column("Output, tok/s", "output_throughput"),
             Column("Requests, req/s", "request_throughput"),
             Column("Achieved concurrency", "achieved_concurrency"),
+            Column("Cache hits", "prefix_cache_hit_rate", form="share"),
+            Column("Client CPU", "client_cpu", form="share"),
+            Column("Warm-up, s", "warmup.time"),
         ),
         note="TTFT = first token - send. E2EL = last token - send. "
         "TPOT = (E2EL - TTFT) / (output tokens - 1) per request; a request with one output token has none. ITL = gaps "
         "between chunks. Output tokens come from the server's usage, never from chunks. Failed requests enter no "
-        "latency.",
+        "latency. Warm-up: waves at the cell's own load until two took equally long; not measured.",
         charts=(
             LineChart(
                 "tpot",
@@ -149,6 +155,7 @@ class ServingBenchmarkStage(Stage):
             requests=options.requests,
             duration=options.duration,
             warmup_requests=options.warmup_requests,
+            warmup_limit=options.warmup_limit,
             rounds=options.rounds,
             seed=options.seed,
             slo=options.slo,
