@@ -19,7 +19,7 @@ from opsctl.playbook.resolved import ResolvedService
 from opsctl.playbook.steps import Playbook, Step
 from opsctl.results import State, StepResult
 from opsctl.runs.events import Recorder
-from opsctl.stages import STAGE_BY_NAME
+from opsctl.stages import STAGES
 from opsctl.stages.base import StageContext
 
 
@@ -86,12 +86,13 @@ class _Planner:
             folder=f"{host.state_dir}/runs/{run}/{step_slug(id_)}",
             service_name=service.name if service else None,
             service=service,
+            production=self.prepared.production,
             trace_dir=f"{self.prepared.trace_dir}/{service.name}" if service and profiled else None,
             model_config=self.model_config,
             engine_version=self.prepared.engine_version,
             peers=self.peers,
         )
-        cells = STAGE_BY_NAME[step.stage].cells(step.options, context)
+        cells = STAGES[step.stage].cells(step.options, context)
         planned = PlannedStep(
             id=id_,
             ordinal=ordinal,

@@ -5,7 +5,6 @@ The unit outlives a lost link and a dead controller; whoever comes back re-attac
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from opsctl.errors import DeadlineExceeded, Interrupted, OpsctlError, StageError
 from opsctl.host.protocol import TransientUnit
 from opsctl.payload import build_zipapp
 from opsctl.results import Cell, State, StepResult
-from opsctl.stages import STAGE_BY_NAME
+from opsctl.stages import STAGES
 from opsctl.stages.base import Invocation, StageContext
 
 
@@ -63,7 +62,7 @@ def run_step(b: BorrowedHost, step: PlannedStep) -> StepResult:
     Cut short by a cancelled run or its own deadline, its unit is stopped and what it had is collected and judged.
     Raises LeaseLost, TransportLost, and Interrupted when it had not begun.
     """
-    stage = STAGE_BY_NAME[step.stage]
+    stage = STAGES[step.stage]
     try:
         invocation = stage.invocation(step.options, step.context, step.cells)
     except StageError as error:
@@ -105,25 +104,13 @@ def _start(b: BorrowedHost, step: PlannedStep, invocation: Invocation) -> None:
         payload = f"{b.host.state_dir}/payload/{local.name}"
         if b.host.run(["test", "-s", payload], deadline=b.call("payload"), check=False).exit_status != 0:
             b.host.put(local, payload, deadline=deadline)
-        b.host.write_file(
-            f"{folder}/spec.json", json.dumps(invocation.spec).encode(), deadline=b.call("spec"), mode=0o600
-        )
+        b.host.write_file(f"{folder}/spec.json", invocation.spec_json(), deadline=b.call("spec"), mode=0o600)
         with b.change("start stage", step.unit):
             b.systemd().start_transient(
                 TransientUnit(
                     name=step.unit,
-                    argv=(
-                        b.host.entry.python,
-                        "-B",
-                        payload,
-                        invocation.payload,
-                        "--spec",
-                        "spec.json",
-                        "--out",
-                        "results.jsonl",
-                    ),
+                    argv=invocation.argv(b.host.entry.python, "-B", payload),
                     description=f"opsctl {b.run}: {step.id}",
-                    environment=invocation.environment,
                     working_directory=folder,
                     runtime_max=invocation.limit,
                     timeout_stop=15.0,

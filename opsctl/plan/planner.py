@@ -38,6 +38,7 @@ from opsctl.playbook.models import NOTHING
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.playbook.steps import Phase, Playbook, Step
 from opsctl.results import Cell
+from opsctl.stages import STAGES
 from opsctl.stages.base import StageContext
 
 CellsOf = Callable[[Step, StageContext], tuple[Cell, ...]]
@@ -45,9 +46,7 @@ CellsOf = Callable[[Step, StageContext], tuple[Cell, ...]]
 
 def cells_by_stage(step: Step, context: StageContext) -> tuple[Cell, ...]:
     """Return the cells of a step as its stage enumerates them. Raises StageError."""
-    from opsctl.stages import STAGE_BY_NAME  # noqa: PLC0415 - `opsctl validate` loads no stage
-
-    return STAGE_BY_NAME[step.stage].cells(step.options, context)
+    return STAGES[step.stage].cells(step.options, context)
 
 
 def plan(
@@ -196,6 +195,7 @@ def _plan_step(board: _Board, playbook: Playbook, step: Step, service: ResolvedS
         folder=f"{folder}/{id_.replace('/', '-')}",
         service_name=service.name if service else None,
         service=service,
+        production=board.production[0] if len(board.production) == 1 else None,
         trace_dir=f"{folder}/traces/{service.name}" if service and service.profiler else None,
         model_config=board.facts.model_config.get(config_of),
         engine_version=board.facts.engine_versions.get(config_of),

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from opsctl.estimate import LATEST, Estimate
 from opsctl.playbook.hashing import content_hash
-from opsctl.playbook.steps import STAGES
 from opsctl.runs.journal import Journal
+from opsctl.stages import STAGES
 
 
 def loads(journal: Journal, host: str, *, before: int | None = None) -> dict[str, Estimate]:
@@ -72,7 +72,7 @@ def _stop_samples(rows: Iterable[sqlite3.Row]) -> Iterable[tuple[str, float]]:
 def _step_sample(row: sqlite3.Row) -> Iterable[tuple[str, float]]:
     """Yield the step, unless an older opsctl wrote options that are none any more."""
     try:
-        options = STAGES[row["stage"]].model_validate_json(row["options"])
+        options = STAGES[row["stage"]].options.model_validate_json(row["options"])
     except (KeyError, ValidationError):
         return
     yield content_hash(options), _between(row["started"], row["ended"])

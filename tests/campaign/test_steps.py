@@ -14,7 +14,7 @@ STEP = PlannedStep(
     position=1,
     stage="gemm",
     options=None,
-    context=StageContext("r", "away/bench", "kimi", HostEntry(), "/f"),
+    context=StageContext(run="r", step="away/bench", host_name="kimi", host=HostEntry(), folder="/f"),
     cells=CELLS,
     collect_into=Path("/run"),
     hash="0123456789",

@@ -14,9 +14,10 @@ from opsctl.plan.planner import cells_by_stage
 from opsctl.playbook.hashing import content_hash
 from opsctl.playbook.inventory import LoadedInventory, load_inventory
 from opsctl.playbook.loading import load_playbooks
-from opsctl.playbook.steps import Gemm, Step
+from opsctl.playbook.steps import Step
 from opsctl.results import Cell
 from opsctl.stages.base import StageContext
+from opsctl.stages.gemm import Gemm
 
 INVENTORY = """
 hosts: {g1: {}, g2: {}}

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from opsctl.playbook.hashing import content_hash
-from opsctl.playbook.steps import Gemm
 from opsctl.results import State, StepResult
 from opsctl.runs import durations
 from opsctl.runs.journal import Journal
 from opsctl.runs.reading import load_run
+from opsctl.stages.gemm import Gemm
 
 OPTIONS = Gemm(tokens=(1, 8))
 
