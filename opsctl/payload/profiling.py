@@ -1,7 +1,8 @@
 """profile: windows of steady decode under the server's own profiler, until every rank's file is proven whole.
 
-Spec: ``url, model, api_key_file, engine, trace_dir, ranks, with, warmup_requests, requests, input_tokens,
-output_tokens, flush_limit, request_limit, limit, cells: [{id, concurrency, window}]``, and where the model is known
+Spec: ``url, model, api_key_file, profiler: {start, stop, body, accepted}, trace_dir, ranks, with, warmup_requests,
+requests, input_tokens, output_tokens, flush_limit, request_limit, limit, cells: [{id, concurrency, window}]``, and
+where the model is known
 ``expected`` (collectives a decode step, by operation) and ``token_bytes`` (of one token's hidden state).
 
 A status 200 proves nothing here: start and stop that fail inside workers are logged and swallowed by the server.
@@ -43,6 +44,7 @@ class _Window:
         self.concurrency = int(cell["concurrency"])
         self.server = server
         self.output = output
+        self.profiler: Mapping[str, Any] = spec["profiler"]
         self.folder = Path(str(spec["trace_dir"]))
         self.prompts = PromptSource(spec["input_tokens"], count=lambda text: server.count_tokens(spec["model"], text))
 
@@ -73,30 +75,25 @@ class _Window:
 
     def start(self) -> None:
         """Switch the profiler on. Raises CellFailed when the server says no."""
-        body: dict[str, Any] | None = None
-        if self.spec.get("engine") == "sglang":
-            # SGLang is told where to write with each start, and would record stacks by itself.
-            activities = ["CPU", "GPU"] if self.spec["with"] == "torch" else ["CUDA_PROFILER"]
-            body = {"output_dir": str(self.folder), "activities": activities, "with_stack": False}
-        response = self.server.request("POST", "/start_profile", limit=_START_LIMIT, json=body)
+        route = self.profiler["start"]
+        response = self.server.request("POST", route, limit=_START_LIMIT, json=self.profiler["body"])
         if response.status_code == 404:
-            msg = "POST /start_profile answered 404: this server was not started with its profiler on"
+            msg = f"POST {route} answered 404: this server was not started with its profiler on"
             raise CellFailed(msg)
-        refused = self.spec.get("engine") == "sglang" and "start profiling" not in response.text.lower()
-        if response.status_code != 200 or refused:
-            msg = f"POST /start_profile answered {response.status_code}: {response.text[:200] or 'no text'}"
+        if response.status_code != 200 or self.profiler["accepted"] not in response.text.lower():
+            msg = f"POST {route} answered {response.status_code}: {response.text[:200] or 'no text'}"
             raise CellFailed(msg)
 
     def stop(self, before: Mapping[str, Seen]) -> float:
         """Switch the profiler off, however long it takes, with the growth of the files as progress; return seconds."""
-        limit = float(self.spec["flush_limit"])
+        limit, route = float(self.spec["flush_limit"]), self.profiler["stop"]
         failure: list[PayloadError] = []
 
         def ask() -> None:
             try:
-                response = self.server.request("POST", "/stop_profile", limit=limit)
+                response = self.server.request("POST", route, limit=limit)
                 if response.status_code != 200:
-                    failure.append(CellFailed(f"POST /stop_profile answered {response.status_code}"))
+                    failure.append(CellFailed(f"POST {route} answered {response.status_code}"))
             except PayloadError as error:
                 failure.append(error)
 
@@ -109,7 +106,7 @@ class _Window:
             text = f"{self.name}, traces are written: {written / 1e6:.1f} MB"
             self.output.progress(text, time.monotonic() - began, limit, every=5.0)
         if asked.is_alive():
-            msg = f"POST /stop_profile did not return within {limit:g} s"
+            msg = f"POST {route} did not return within {limit:g} s"
             raise CellFailed(msg)
         if failure:
             raise CellFailed(str(failure[0]))

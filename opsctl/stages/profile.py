@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar, Literal
 
+from opsctl.engines import ENGINES
 from opsctl.errors import StageError
 from opsctl.playbook.models import Model
 from opsctl.playbook.steps import Profile
@@ -37,6 +39,19 @@ def _expected(context: StageContext, ranks: int) -> dict[str, Any]:
         "expected": {plan.op: plan.calls for plan in shapes.collectives},
         "token_bytes": next(plan.bytes_per_token for plan in shapes.collectives if plan.op == "all_reduce"),
     }
+
+
+def _profiler(context: StageContext, trace_dir: str, tool: str) -> dict[str, Any]:
+    """Return how the server's profiler is started and stopped. Raises StageError for a server that has none."""
+    engine = ENGINES[context.service.engine if context.service else "vllm"]
+    routes = engine.profile_routes(trace_dir, tool)
+    if routes is None:
+        raise StageError(
+            f"{context.step}: {engine.title} has no torch profiler",
+            where=context.host_name,
+            hint="remove the step: serving-benchmark measures this server, profile cannot",
+        )
+    return asdict(routes)
 
 
 class ProfileStage:
@@ -75,7 +90,7 @@ class ProfileStage:
             "url": url,
             "model": model,
             "api_key_file": service.api_key_file if service else None,
-            "engine": service.engine.value if service else "vllm",
+            "profiler": _profiler(context, context.trace_dir, options.with_),
             "trace_dir": context.trace_dir,
             "ranks": ranks,
             "with": options.with_,

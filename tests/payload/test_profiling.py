@@ -1,10 +1,12 @@
 import json
 import signal
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from opsctl.engines import ENGINES
 from opsctl.payload import profiling
 from opsctl.payload.main import run_stage
 from opsctl.payload.output import Output, read_records
@@ -17,7 +19,7 @@ def spec(url: str, traces: Path, **changes: Any) -> dict[str, Any]:
     return {
         "url": url,
         "model": "paced",
-        "engine": "vllm",
+        "profiler": {"start": "/start_profile", "stop": "/stop_profile", "body": None, "accepted": ""},
         "trace_dir": str(traces),
         "ranks": 2,
         "with": "torch",
@@ -138,7 +140,9 @@ def test_sglang_is_told_where_to_write_and_its_refusal_is_believed(
     tmp_path: Path, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with paced_server("--trace-dir", str(traces)) as url:
-        records = run_here(spec(url, traces, engine="sglang"), tmp_path / "step", monkeypatch)
+        routes = ENGINES["sglang"].profile_routes(str(traces), "torch")
+        assert routes is not None
+        records = run_here(spec(url, traces, profiler=asdict(routes)), tmp_path / "step", monkeypatch)
         body = json.loads(stamps(url)["profiled"][0]["body"])
     assert body == {"output_dir": str(traces), "activities": ["CPU", "GPU"], "with_stack": False}
     assert "answered 200: no text" in cells(records)["concurrency=2/window=1"]["reason"]

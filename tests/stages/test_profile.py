@@ -25,7 +25,7 @@ def test_the_spec_wants_a_file_of_every_rank() -> None:
     invocation = STAGE.invocation(options, context(), STAGE.cells(options, context()))
     assert invocation.spec["ranks"] == 8
     assert invocation.spec["trace_dir"] == "/var/lib/traces"
-    assert invocation.spec["engine"] == "vllm"
+    assert invocation.spec["profiler"]["stop"] == "/stop_profile"
     assert invocation.spec["flush_limit"] == 45 * 60
 
 
