@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from opsctl.engines.base import Engine, ProfileRoutes, ProfilerSwitch, Routes, Switch, module_at, program_at
-from opsctl.engines.phases import UVICORN, LoadPhase, mark
+from opsctl.engines.phases import COMPILING, UVICORN, LoadPhase, mark
 
 
 class Sglang(Engine):
@@ -45,6 +45,7 @@ class Sglang(Engine):
         mark(LoadPhase.AFTER_WEIGHTS, "graphs captured", r"Capture (?:draft )?cuda graph end"),
         mark(LoadPhase.AFTER_WEIGHTS, "engine ready", r"max_total_num_tokens=\d"),
         mark(LoadPhase.AFTER_WEIGHTS, "warming up", r"\bautotun|[Ww]arming up|[Ww]armup", weak=True),
+        *COMPILING,
         *UVICORN,
         mark(LoadPhase.HTTP_UP, "HTTP server answers", r"The server is fired up and ready to roll"),
     )

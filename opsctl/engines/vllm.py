@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from opsctl.engines.base import Engine, ProfileRoutes, ProfilerSwitch, Routes, Switch, module_at, program_at, release_of
-from opsctl.engines.phases import UVICORN, LoadPhase, mark
+from opsctl.engines.phases import COMPILING, UVICORN, LoadPhase, mark
 from opsctl.errors import UnfitError
 
 FLAG = "--profiler-config"
@@ -86,6 +86,7 @@ class Vllm(Engine):
         mark(LoadPhase.AFTER_WEIGHTS, "engine ready", r"init engine \(profile"),
         mark(LoadPhase.AFTER_WEIGHTS, "warming up", r"\bautotun|[Ww]arming up|[Ww]armup", weak=True),
         mark(LoadPhase.HTTP_UP, "HTTP server starts", r"Starting vLLM (?:API )?server"),
+        *COMPILING,
         *UVICORN,
     )
     tables = ("vllm", "host")

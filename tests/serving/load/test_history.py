@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.engines.phases import LoadPhase
 from opsctl.errors import JournalError
 from opsctl.lab.units import Standin
 from opsctl.playbook.models import Readiness
 from opsctl.serving.load.history import LoadHistory
-from opsctl.serving.load.progress import LoadPhase
 from opsctl.serving.load.stalls import GENEROUS, LEAST, StallLimits
 from tests.serving.conftest import service_for
 
