@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from opsctl.engines import ENGINES
 from opsctl.errors import UnfitError
 from opsctl.playbook.inventory import LoadedInventory
 from opsctl.playbook.models import NOTHING
@@ -167,10 +168,14 @@ def _benchmark(options: ServingBenchmark, _services: tuple[ResolvedService, ...]
             yield "slo", f"unknown limit `{name}`{suggestion(name, ('ttft', 'tpot', 'itl', 'e2el'))}"
 
 
-def _profile(options: Profile, services: tuple[ResolvedService, ...]) -> Iterable[tuple[str, str]]:
+def check_profile(options: Profile, services: tuple[ResolvedService, ...]) -> Iterable[tuple[str, str]]:
+    """Yield (option, problem) of a profile step for each service that it would run on."""
     yield from _positive("concurrency", options.concurrency)
     for service in services[:1]:
-        if options.with_ == "torch" and service.profiler is None:
+        engine = ENGINES[service.engine]
+        if engine.profile_routes("", options.with_) is None:
+            yield "", f"{engine.title} has no profiler that opsctl can start: `{service.name}` cannot be profiled"
+        elif options.with_ == "torch" and service.profiler is None:
             yield "", f"service `{service.name}` has no profiler: serve a variant of it with `profiler: torch`"
         if options.with_ == "nsys" and not any("nsys" in word for word in service.exec_prefix):
             yield "with", f"service `{service.name}` does not run under nsys: give a variant `exec-prefix: [nsys, …]`"
@@ -206,7 +211,7 @@ def _positive(option: str, values: tuple[float, ...]) -> Iterable[tuple[str, str
 
 _CHECKS: Mapping[type, Callable[[Any, tuple[ResolvedService, ...]], Iterable[tuple[str, str]]]] = {
     ServingBenchmark: _benchmark,
-    Profile: _profile,
+    Profile: check_profile,
     Gemm: _gemm,
     Collectives: _collectives,
     Command: _command,

@@ -12,6 +12,10 @@ import pytest
 
 from opsctl.engines import ENGINES, Engine, recognise
 from opsctl.errors import UnfitError
+from opsctl.playbook.playbook_checks import check_profile
+from opsctl.playbook.resolved import ResolvedService
+from opsctl.playbook.steps import Profile
+from opsctl.serving.load.explaining import explain
 from opsctl.serving.probing import requests_in_flight
 
 DATA = Path(__file__).parents[1] / "data" / "engines"
@@ -91,6 +95,22 @@ def test_it_is_profiled_by_routes_or_said_to_have_none(engine: Engine, case: dic
         assert routes.stop.startswith("/")
         assert json.loads(json.dumps(asdict(routes))) == asdict(routes), "a spec is JSON"
         assert routes.accepted == routes.accepted.lower()
+
+
+def test_a_playbook_that_profiles_what_cannot_be_is_refused(engine: Engine) -> None:
+    service = ResolvedService(
+        name="s", host="h", unit="s.service", url="http://x", model="m", engine=engine.name, profiler="torch"
+    )
+    said = " ".join(message for _, message in check_profile(Profile(), (service,)))
+    assert ("cannot be profiled" in said) == (engine.profile_routes("/var/t", "torch") is None)
+
+
+def test_its_log_goes_through_the_phases_and_its_guess_is_right(engine: Engine, case: dict[str, Any]) -> None:
+    if "log" in case:
+        said = explain(case["log"])
+        assert said.engine == engine.name
+        assert said.verdict == "serves"
+        assert list(said.phases) == case["phases"]
 
 
 def test_the_ranks_of_its_files_are_in_their_names(engine: Engine, case: dict[str, Any]) -> None:

@@ -133,8 +133,8 @@ def test_a_load_that_dies_says_why(loads: Loads, fault: str, words: str, transie
 
 LAST_WORDS = (
     (
-        "(APIServer pid=9) ERROR 02-03 10:00:02 [repo_utils.py:47] Error retrieving safetensors: Repo id must be in the "
-        "form 'repo_name' or 'namespace/repo_name': '/models/m'., retrying 1 of 2"
+        "(APIServer pid=9) ERROR 02-03 10:00:02 [repo_utils.py:47] Error retrieving safetensors: Repo id must "
+        "be in the form 'repo_name' or 'namespace/repo_name': '/models/m'., retrying 1 of 2"
     ),
     "+ export VLLM_ENGINE_READY_TIMEOUT_S=3600",
     (
