@@ -56,6 +56,9 @@ COMMANDS = (
     Entry("export", "history", "export", "Write figures as OpenMetrics, CSV or JSON Lines.", _LOOK),
     Entry("site", "report", "site", "Write a static site over the history.", _LOOK),
     Entry("doctor", "doctor", "doctor", "Examine a host before it is borrowed.", _HOSTS),
+    Entry(
+        "explain-log", "explain_log", "explain_log", "Say why a load ended, from a saved log; needs no host.", _HOSTS
+    ),
     Entry("check", "check", "check", "Show the state of units on a host.", _HOSTS),
     Entry("units", "units", "app", "Derive, compare, install or remove variants' units.", _HOSTS),
     Entry("init", "init", "init", "Write an inventory by asking a host what it runs.", _HOSTS),

@@ -16,6 +16,7 @@ PACKAGE = ROOT / "opsctl"
 
 # A room may import rooms of a lower floor only; modules at the top of the package are the foundations.
 FLOORS = {
+    "engines": 1,
     "trace": 1,
     "payload": 2,
     "stages": 3,
@@ -37,7 +38,7 @@ FLOORS = {
     "__main__": 12,
 }
 FOUNDATION = 0
-PURE = {"playbook", "plan", "trace", "report", "snapshots", "stages", "payload"}
+PURE = {"engines", "playbook", "plan", "trace", "report", "snapshots", "stages", "payload"}
 TOUCHES_HOSTS = {"host", "serving", "campaign", "recovery", "lab"}
 
 # Libraries that one place alone knows, so that their errors and habits stay behind that border.

@@ -42,7 +42,7 @@ def init(
 ) -> None:
     """Write an inventory by asking a host what it runs. Changes nothing on the host.
 
-    It looks at the units whose command line starts vLLM or SGLang, asks each
+    It looks at the units whose command line starts a model server, asks each
     that runs for its models, and counts the GPUs. What it could not know
     stands in the file as a comment.
 

@@ -30,7 +30,13 @@ class Spec(records.Spec):
     input_tokens: int
     output_tokens: int
     cells: tuple[CellSpec, ...] = many(CellSpec)
-    engine: str = "vllm"
+    start: str = "/start_profile"
+    """Routes that switch the server's profiler on and off."""
+    stop: str = "/stop_profile"
+    start_body: dict[str, Any] | None = None
+    """JSON body of the start."""
+    accepted: str = ""
+    """Words that the answer to the start must hold, in lower case."""
     api_key_file: str | None = None
     profiler: str = "torch"
     """torch, or nsys."""

@@ -75,30 +75,24 @@ class _Window:
 
     def start(self) -> None:
         """Switch the profiler on. Raises CellFailed when the server says no."""
-        body: dict[str, Any] | None = None
-        if self.spec.engine == "sglang":
-            # SGLang is told where to write with each start, and would record stacks by itself.
-            activities = ["CPU", "GPU"] if self.spec.profiler == "torch" else ["CUDA_PROFILER"]
-            body = {"output_dir": str(self.folder), "activities": activities, "with_stack": False}
-        response = self.server.request("POST", "/start_profile", limit=_START_LIMIT, json=body)
+        response = self.server.request("POST", self.spec.start, limit=_START_LIMIT, json=self.spec.start_body)
         if response.status_code == 404:
-            msg = "POST /start_profile answered 404: this server was not started with its profiler on"
+            msg = f"POST {self.spec.start} answered 404: this server was not started with its profiler on"
             raise CellFailed(msg)
-        refused = self.spec.engine == "sglang" and "start profiling" not in response.text.lower()
-        if response.status_code != 200 or refused:
-            msg = f"POST /start_profile answered {response.status_code}: {response.text[:200] or 'no text'}"
+        if response.status_code != 200 or self.spec.accepted not in response.text.lower():
+            msg = f"POST {self.spec.start} answered {response.status_code}: {response.text[:200] or 'no text'}"
             raise CellFailed(msg)
 
     def stop(self, before: Mapping[str, Seen]) -> float:
         """Switch the profiler off, however long it takes, with the growth of the files as progress; return seconds."""
-        limit = self.spec.flush_limit
+        limit, route = self.spec.flush_limit, self.spec.stop
         failure: list[PayloadError] = []
 
         def ask() -> None:
             try:
-                response = self.server.request("POST", "/stop_profile", limit=limit)
+                response = self.server.request("POST", route, limit=limit)
                 if response.status_code != 200:
-                    failure.append(CellFailed(f"POST /stop_profile answered {response.status_code}"))
+                    failure.append(CellFailed(f"POST {route} answered {response.status_code}"))
             except PayloadError as error:
                 failure.append(error)
 
@@ -111,7 +105,7 @@ class _Window:
             text = f"{self.name}, traces are written: {written / 1e6:.1f} MB"
             self.output.progress(text, time.monotonic() - began, limit, every=5.0)
         if asked.is_alive():
-            msg = f"POST /stop_profile did not return within {limit:g} s"
+            msg = f"POST {route} did not return within {limit:g} s"
             raise CellFailed(msg)
         if failure:
             raise CellFailed(str(failure[0]))

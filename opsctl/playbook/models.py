@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
+from opsctl.engines import ENGINES
 from opsctl.options import Model
 from opsctl.quantities import Duration
 
@@ -21,11 +23,19 @@ class Role(StrEnum):
     VARIANT = "variant"
 
 
-class Engine(StrEnum):
-    """Which server it is: log lines, profiler routes and flags differ."""
+def _known_engine(name: str) -> str:
+    if name not in ENGINES:
+        expected = " or ".join(f"'{known}'" for known in ENGINES)
+        raise PydanticCustomError("enum", "Input should be {expected}", {"expected": expected})
+    return name
 
-    VLLM = "vllm"
-    SGLANG = "sglang"
+
+EngineName = Annotated[
+    str,
+    AfterValidator(_known_engine),
+    WithJsonSchema({"type": "string", "enum": list(ENGINES), "title": "EngineName"}),
+]
+"""Which server it is: log lines, profiler routes and flags differ."""
 
 
 class HostEntry(Model):
@@ -118,8 +128,8 @@ class ServiceEntry(Model):
     """Default: variant where `of` is given, else production."""
     unit: str | None = None
     """systemd unit; default: the service's name with .service."""
-    engine: Engine = Engine.VLLM
-    """The server: vllm or sglang. A variant inherits it."""
+    engine: EngineName = "vllm"
+    """The server's program. A variant inherits it."""
     url: str | None = None
     """Where it listens, as seen on the host, such as http://127.0.0.1:8000. A variant inherits it."""
     model: str | None = None

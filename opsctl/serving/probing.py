@@ -15,6 +15,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from opsctl.deadline import Deadline
+from opsctl.engines import ENGINES
+from opsctl.engines.base import Routes
 from opsctl.errors import CommandFailed, NotReady
 from opsctl.host.protocol import Host
 from opsctl.playbook.resolved import ResolvedService
@@ -57,6 +59,7 @@ class ServerProbe:
 
     def __init__(self, host: Host, service: ResolvedService, *, deadline: Deadline) -> None:
         self.service = service
+        self._routes = ENGINES[service.engine].routes
         key = _read_key(host, service, deadline)
         self._client = host.http(
             service.url,
@@ -113,23 +116,16 @@ class ServerProbe:
 
     def version(self, *, limit: float) -> str | None:
         """Return what the server calls its version, or None."""
-        for path, keys in (("/version", ("version",)), ("/get_server_info", ("version", "sglang_version"))):
+        for path, key in self._routes.version:
             answer = self._ask("GET", path, limit=limit)
-            if answer.good and isinstance(answer.data, dict):
-                found = next((answer.data[key] for key in keys if answer.data.get(key)), None)
-                if found:
-                    return str(found)
+            if answer.good and isinstance(answer.data, dict) and answer.data.get(key):
+                return str(answer.data[key])
         return None
 
     def running(self, *, limit: float) -> int | None:
         """Return requests running and waiting by ``/metrics``, or None where it does not say."""
-        answer = self._ask("GET", "/metrics", limit=limit, parse=False)
-        return requests_in_flight(answer.data) if answer.good else None
-
-    def metrics(self, *, limit: float) -> str | None:
-        """Return the text of ``/metrics``, or None."""
-        answer = self._ask("GET", "/metrics", limit=limit, parse=False)
-        return answer.data if answer.good else None
+        answer = self._ask("GET", self._routes.metrics, limit=limit, parse=False)
+        return requests_in_flight(answer.data, self._routes) if answer.good else None
 
     def _ask(
         self, method: str, path: str, *, limit: float, body: dict[str, Any] | None = None, parse: bool = True
@@ -169,19 +165,16 @@ def _judge(method: str, path: str, response: httpx.Response, *, parse: bool) -> 
         return Answer(ProbeOutcome.FOREIGN, f"{said} with something that is not JSON (server: {server})")
 
 
-_IN_FLIGHT = re.compile(
-    r"^(?:vllm:num_requests_(?:running|waiting)|sglang:num_(?:running"
-    r"|queue)_reqs)(?:\{[^}]*\})?\s+(?P<value>[\d.eE+]+)\s*$",
-    re.MULTILINE,
-)
+_SAMPLE = re.compile(r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{[^}]*\})?\s+(?P<value>[\d.eE+]+)\s*$", re.MULTILINE)
 
 
-def requests_in_flight(metrics: str) -> int | None:
+def requests_in_flight(metrics: str, routes: Routes) -> int | None:
     """Return requests running and waiting, summed over engines, from Prometheus text; None where none is named.
 
-    A wedged engine was seen to say 0 (vllm 46611): good for draining, never for health.
+    A wedged engine was seen to say 0 (vllm 46811): good for draining, never for health.
     """
-    values = [float(match["value"]) for match in _IN_FLIGHT.finditer(metrics)]
+    names = {*routes.running, *routes.waiting}
+    values = [float(match["value"]) for match in _SAMPLE.finditer(metrics) if match["name"] in names]
     return round(sum(values)) if values else None
 
 

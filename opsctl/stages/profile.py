@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from opsctl.engines import ENGINES
+from opsctl.engines.base import ProfileRoutes
 from opsctl.errors import StageError
 from opsctl.options import Model
 from opsctl.payload.profile import CellSpec, Spec
@@ -63,6 +65,19 @@ def _expected(context: StageContext, ranks: int) -> tuple[dict[str, int] | None,
     return expected, next(plan.bytes_per_token for plan in shapes.collectives if plan.op == "all_reduce")
 
 
+def _profiler(context: StageContext, trace_dir: str, tool: str) -> ProfileRoutes:
+    """Return how the server's profiler is started and stopped. Raises StageError for a server that has none."""
+    engine = ENGINES[context.service.engine if context.service else "vllm"]
+    routes = engine.profile_routes(trace_dir, tool)
+    if routes is None:
+        raise StageError(
+            f"{context.step}: {engine.title} has no torch profiler",
+            where=context.host_name,
+            hint="remove the step: serving-benchmark measures this server, profile cannot",
+        )
+    return routes
+
+
 class ProfileStage(Stage):
     """One cell a concurrency and window."""
 
@@ -86,7 +101,13 @@ class ProfileStage(Stage):
         for place in places[:1]:
             if place.service is None:
                 continue
-            if options.with_ == "torch" and place.service.profiler is None:
+            engine = ENGINES[place.service.engine]
+            if engine.profile_routes("", options.with_) is None:
+                yield (
+                    "",
+                    f"{engine.title} has no profiler that opsctl can start: `{place.service_name}` cannot be profiled",
+                )
+            elif options.with_ == "torch" and place.service.profiler is None:
                 yield (
                     "",
                     f"service `{place.service_name}` has no profiler: serve a variant of it with `profiler: torch`",
@@ -122,11 +143,15 @@ class ProfileStage(Stage):
                 hint="profile a variant with `profiler: torch`: production runs without",
             )
         expected, token_bytes = _expected(context, ranks)
+        routes = _profiler(context, context.trace_dir, options.with_)
         spec = Spec(
             url=url,
             model=model,
             api_key_file=key_file,
-            engine=str(context.service.engine) if context.service else "vllm",
+            start=routes.start,
+            stop=routes.stop,
+            start_body=dict(routes.body) if routes.body is not None else None,
+            accepted=routes.accepted,
             trace_dir=context.trace_dir,
             ranks=ranks,
             profiler=options.with_,

@@ -11,7 +11,7 @@ from opsctl.cli import build_app
 from opsctl.commands.init import inventory_text
 from opsctl.errors import UnfitError
 from opsctl.playbook.inventory import load_inventory
-from opsctl.playbook.models import Engine, HostEntry
+from opsctl.playbook.models import HostEntry
 from opsctl.serving.discovery import FoundServer, HostFound
 from tests.commands.looking import units_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SERVER = FoundServer(
     unit="vllm-a.service",
-    engine=Engine.VLLM,
+    engine="vllm",
     active=True,
     url="http://127.0.0.1:8000",
     model="org/a: b",
@@ -48,17 +48,17 @@ def test_what_is_written_is_fit_and_says_what_was_found(tmp_path: Path) -> None:
 
 
 def test_several_servers_and_one_that_does_not_run(tmp_path: Path) -> None:
-    second = FoundServer("sgl@b.service", Engine.SGLANG, True, "http://127.0.0.1:30000", "m", 4)
-    idle = FoundServer("vllm-old.service", Engine.VLLM, False, "http://127.0.0.1:8000", "m", 1)
+    second = FoundServer("sgl@b.service", "sglang", True, "http://127.0.0.1:30000", "m", 4)
+    idle = FoundServer("vllm-old.service", "vllm", False, "http://127.0.0.1:8000", "m", 1)
     inventory = loaded(tmp_path, HostFound((SERVER, second, idle), gpus=None))
     assert [service.name for service in inventory.production_of("gpu1")] == ["vllm-a"]
     assert inventory.service_on("sgl-b", "gpu1").unit == "sgl@b.service"
-    assert inventory.service_on("sgl-b", "gpu1").engine is Engine.SGLANG
+    assert inventory.service_on("sgl-b", "gpu1").engine == "sglang"
     assert "# vllm-old.service does not run" in (tmp_path / "inventory.yml").read_text()
 
 
 def test_a_server_that_wants_a_key_gets_a_file_to_fill(tmp_path: Path) -> None:
-    locked = FoundServer("v.service", Engine.VLLM, True, "http://127.0.0.1:8000", "m", 1, needs_key=True)
+    locked = FoundServer("v.service", "vllm", True, "http://127.0.0.1:8000", "m", 1, needs_key=True)
     assert loaded(tmp_path, HostFound((locked,), gpus=1)).service_on("v", "gpu1").api_key_file == "/etc/vllm/api-key"
 
 

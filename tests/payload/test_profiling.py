@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from opsctl.engines import ENGINES
 from opsctl.payload import profiling
 from opsctl.payload.main import run_stage
 from opsctl.payload.output import Output, read_records
@@ -18,7 +19,6 @@ def spec(url: str, traces: Path, **changes: Any) -> dict[str, Any]:
     return {
         "url": url,
         "model": "paced",
-        "engine": "vllm",
         "trace_dir": str(traces),
         "ranks": 2,
         "profiler": "torch",
@@ -139,7 +139,10 @@ def test_sglang_is_told_where_to_write_and_its_refusal_is_believed(
     tmp_path: Path, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with paced_server("--trace-dir", str(traces)) as url:
-        records = run_here(spec(url, traces, engine="sglang"), tmp_path / "step", monkeypatch)
+        routes = ENGINES["sglang"].profile_routes(str(traces), "torch")
+        assert routes is not None
+        own = {"start": routes.start, "stop": routes.stop, "start_body": routes.body, "accepted": routes.accepted}
+        records = run_here(spec(url, traces, **own), tmp_path / "step", monkeypatch)
         body = json.loads(stamps(url)["profiled"][0]["body"])
     assert body == {"output_dir": str(traces), "activities": ["CPU", "GPU"], "with_stack": False}
     assert "answered 200: no text" in cells(records)["concurrency=2/window=1"]["reason"]

@@ -6,7 +6,7 @@ import pytest
 
 from opsctl.errors import DefinitionError, UnfitError
 from opsctl.playbook.inventory import load_inventory
-from opsctl.playbook.models import Engine, Role
+from opsctl.playbook.models import Role
 from tests.playbook.files import INVENTORY, inventory_at, said
 
 ONE = "hosts: {h: {}}\nservices:\n  p: {url: 'http://127.0.0.1:8000', model: m}\n"
@@ -28,7 +28,7 @@ def test_a_variant_takes_what_it_does_not_say_from_its_production(tmp_path: Path
         "http://127.0.0.1:8000",
         "kimi-k2.5",
     )
-    assert (variant.api_key_file, variant.tensor_parallel, variant.engine) == ("/etc/vllm/key", 8, Engine.VLLM)
+    assert (variant.api_key_file, variant.tensor_parallel, variant.engine) == ("/etc/vllm/key", 8, "vllm")
     # Of readiness it says one key; the others are production's, not the defaults.
     assert (variant.readiness.limit, variant.readiness.completions) == (5400.0, 5)
     assert variant.stop.drain == 30.0

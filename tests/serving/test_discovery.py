@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from opsctl.host.protocol import UnitStatus
-from opsctl.playbook.models import Engine
 from opsctl.serving.discovery import server_of
 
 
@@ -47,7 +46,7 @@ def test_a_vllm_server_is_known_by_its_command_line(
     found = server_of(unit(*argv.split()))
     assert found is not None
     assert (found.engine, found.url, found.model, found.tensor_parallel, found.python) == (
-        Engine.VLLM,
+        "vllm",
         url,
         model,
         ranks,
@@ -60,7 +59,7 @@ def test_an_sglang_server_is_known_too() -> None:
     found = server_of(unit("/v/bin/python", "-m", "sglang.launch_server", "--model-path", "/m", "--tp", "2"))
     assert found is not None
     assert (found.engine, found.url, found.model, found.tensor_parallel) == (
-        Engine.SGLANG,
+        "sglang",
         "http://127.0.0.1:30000",
         "/m",
         2,

@@ -13,8 +13,9 @@ from opsctl.errors import DeadlineExceeded, HostRebooted, Interrupted, LoadFaile
 from opsctl.host.protocol import Host
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.units import Standin
-from opsctl.playbook.models import Readiness
+from opsctl.playbook.models import Readiness, Role
 from opsctl.serving import readiness
+from opsctl.serving.load import waiting
 from opsctl.serving.load.progress import LoadProgress
 from opsctl.serving.readiness import Ready, Serving
 from tests.serving.conftest import limit, service_for
@@ -128,6 +129,47 @@ def test_a_load_that_dies_says_why(loads: Loads, fault: str, words: str, transie
     assert raised.value.transient is transient
     assert raised.value.hint
     assert quoted in raised.value.lines_quoted[0]
+
+
+LAST_WORDS = (
+    (
+        "(APIServer pid=9) ERROR 02-03 10:00:02 [repo_utils.py:47] Error retrieving safetensors: Repo id must "
+        "be in the form 'repo_name' or 'namespace/repo_name': '/models/m'., retrying 1 of 2"
+    ),
+    "+ export VLLM_ENGINE_READY_TIMEOUT_S=3600",
+    (
+        "(EngineCore_DP0 pid=200) [rank0]:E0303 10:02:00.000000 200 torch/_inductor/select_algorithm.py:2691] [8/0] "
+        "CUDA out of memory. Tried to allocate 1.00 GiB."
+    ),
+    "(EngineCore_DP0 pid=200) ERROR 10-03 10:02:30 [core.py:708] EngineCore failed to start.",
+)
+
+
+@pytest.mark.parametrize("line", LAST_WORDS, ids=["local path", "shell", "tuner", "an end that is none"])
+def test_no_line_alone_ends_the_wait_for_a_server_that_comes_up(loads: Loads, line: str) -> None:
+    loads.lab_host.write_file("/opt/line", line + "\n")
+    ready = loads.load(Standin(service=("ExecStartPre=/bin/cat /opt/line",), load_seconds=1.5))
+    assert len(ready.evidence) == 5
+
+
+def test_a_line_and_silence_after_it_end_the_wait_for_a_variant_alone(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "GRACE", 4.0)
+    loads.lab_host.write_file("/opt/hangs", f"#!/bin/sh\necho '{LAST_WORDS[-1]}' >&2\nexec sleep 600\n", 0o755)
+    hanging = Standin(service=("ExecStart=", "ExecStart=/opt/hangs"))
+    with pytest.raises(LoadFailed, match="will never serve: engine did not start") as raised:
+        loads.load(hanging, role=Role.VARIANT)
+    assert "nothing moved for" in (raised.value.seen or "")
+    with pytest.raises(DeadlineExceeded):
+        loads.load(hanging, seconds=10.0)
+
+
+def test_a_server_that_ends_with_status_0_after_a_fatal_error_failed(loads: Loads) -> None:
+    loads.lab_host.write_file("/opt/ends", f"#!/bin/sh\necho '{LAST_WORDS[-1]}' >&2\nsleep 2\nexit 0\n", 0o755)
+    with pytest.raises(LoadFailed, match=r"ended .*: engine did not start") as raised:
+        loads.load(Standin(service=("ExecStart=", "ExecStart=/opt/ends")))
+    assert raised.value.transient
 
 
 def test_a_crash_loop_is_seen_at_once(loads: Loads) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from opsctl.engines import ENGINES
 from opsctl.errors import Interrupted, UnitNotFound
 from opsctl.host.protocol import Host
 from opsctl.lab.hosts import LabHost
@@ -21,6 +22,8 @@ LONG_REQUEST = (
     "curl -s -m 60 http://127.0.0.1:8000/v1/completions -H 'content-type: application/json' -d "
     '\'{"model": "kimi-k2.5", "prompt": "a", "max_tokens": %d, "ignore_eos": true}\''
 )
+
+VLLM = ENGINES["vllm"].routes
 
 
 @pytest.fixture
@@ -83,7 +86,7 @@ def test_a_drain_waits_for_running_requests(
     asked.start()
     until = time.monotonic() + 20
     while time.monotonic() < until:
-        if requests_in_flight(fresh_lab_host.exec("curl", "-s", "http://127.0.0.1:8000/metrics").stdout):
+        if requests_in_flight(fresh_lab_host.exec("curl", "-s", "http://127.0.0.1:8000/metrics").stdout, VLLM):
             break
     record = stop_service(host.systemd(), host, service_for(Standin(), stop=Stopping(drain=30.0)), deadline=limit(60))
     asked.join(20)
@@ -100,7 +103,7 @@ def test_a_drain_is_bounded_and_can_be_cancelled(
     asked.start()
     until = time.monotonic() + 20
     while time.monotonic() < until:
-        if requests_in_flight(fresh_lab_host.exec("curl", "-s", "http://127.0.0.1:8000/metrics").stdout):
+        if requests_in_flight(fresh_lab_host.exec("curl", "-s", "http://127.0.0.1:8000/metrics").stdout, VLLM):
             break
     draining = service_for(Standin(), stop=Stopping(drain=60.0))
     began = time.monotonic()
@@ -118,11 +121,10 @@ def test_a_drain_is_bounded_and_can_be_cancelled(
     [
         ('vllm:num_requests_running{engine="0",model_name="k"} 3.0\nvllm:num_requests_waiting{engine="0"} 2.0\n', 5),
         ('vllm:num_requests_running{engine="0"} 1.0\nvllm:num_requests_running{engine="1"} 4.0\n', 5),
-        ('sglang:num_running_reqs{model_name="k"} 7.0\nsglang:num_queue_reqs 0.0\n', 7),
         ("# HELP vllm:num_requests_running x\n# TYPE vllm:num_requests_running gauge\n", None),
         ("vllm:num_requests_running 1e+01\n", 10),
         ("", None),
     ],
 )  # fmt: skip
 def test_requests_in_flight_are_read_from_metrics(text: str, expected: int | None) -> None:
-    assert requests_in_flight(text) == expected
+    assert requests_in_flight(text, VLLM) == expected

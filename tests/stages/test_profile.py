@@ -26,7 +26,7 @@ def test_the_spec_wants_a_file_of_every_rank() -> None:
     options = Profile()
     invocation = STAGE.invocation(options, context(), STAGE.cells(options, context()))
     spec = Spec.from_dict(json.loads(invocation.spec_json()))
-    assert (spec.ranks, spec.trace_dir, spec.engine, spec.flush_limit) == (8, "/var/lib/traces", "vllm", 45 * 60)
+    assert (spec.ranks, spec.trace_dir, spec.stop, spec.flush_limit) == (8, "/var/lib/traces", "/stop_profile", 45 * 60)
 
 
 @pytest.mark.parametrize(("fetch", "takes"), [("all", 2), ("rank0", 5), ("none", 1)])

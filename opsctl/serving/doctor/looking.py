@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from opsctl.deadline import Deadline
+from opsctl.engines import ENGINES, recognise
 from opsctl.host.protocol import Host, Systemd, UnitStatus
-from opsctl.playbook.models import Engine
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.serving.doctor.checks import Check, ok, stop, warning
 from opsctl.serving.doctor.gpu import parse_topology
 from opsctl.serving.doctor.place import Listener, ModelFiles, Space, parse_df, parse_ss
 from opsctl.serving.doctor.unit import UnitFacts
 from opsctl.serving.gpu.nvidia_smi import GpuProcess, GpuReading, identify, read_gpus, unit_of
-from opsctl.serving.launch.arguments import flag_value
 from opsctl.serving.observing import observe
 
 LIMIT = 15.0
@@ -111,12 +110,12 @@ def _nul_separated(host: Host, path: str, deadline: Deadline) -> tuple[str, ...]
 def _installed_version(host: Host, service: ResolvedService, status: UnitStatus, deadline: Deadline) -> str | None:
     """Return the engine's version by its package's own folder: importing it would take ten seconds."""
     program = next((word for line in status.exec_start for word in line if word.startswith("/")), None)
-    if program is None:
+    package = ENGINES[service.engine].package
+    if program is None or package is None:
         return None
     script = """
 for one in "${1%/*}"/../lib/python3*/site-packages/"$2"-*.dist-info; do [ -d "$one" ] && echo "${one##*/}"; done
 exit 0"""
-    package = "vllm" if service.engine is Engine.VLLM else "sglang"
     listed = _text(host, ["sh", "-c", script, "sh", program, package], deadline) or ""
     found = re.findall(rf"^{package}-(\S+)\.dist-info$", listed, re.MULTILINE)
     return found[0] if len(found) == 1 else None
@@ -168,11 +167,9 @@ exit 0"""
 
 def model_path(argv: Sequence[str]) -> str | None:
     """Return the model's folder by a server's command line, when it is a path."""
-    words = list(argv)
-    named = [flag_value(words, "model", Engine.VLLM), flag_value(words, "model-path", Engine.SGLANG)]
-    if "serve" in words[:-1]:
-        named.append(words[words.index("serve") + 1])
-    return next((word for word in named if word and word.startswith("/")), None)
+    engine = recognise(argv)
+    launch = engine.launch(argv) if engine else None
+    return launch.path if launch else None
 
 
 def key_file(host: Host, service: ResolvedService, deadline: Deadline) -> list[Check]:

@@ -7,11 +7,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from opsctl.engines import ENGINES
+from opsctl.engines.argv import flag_value
 from opsctl.host.protocol import UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration, format_size
 from opsctl.serving.doctor.checks import Check, ok, stop, unknown, warning
-from opsctl.serving.launch.arguments import flag_value
 
 FOREVER = 2**64 - 1
 """systemd's infinity."""
@@ -212,7 +213,7 @@ def _dependents_of(service: ResolvedService, status: UnitStatus) -> Check:
 def _profiled(service: ResolvedService, status: UnitStatus) -> list[Check]:
     """Say when production itself runs with a profiler, or with one that would flush inside a short RPC."""
     argv = status.exec_start[0] if status.exec_start else ()
-    config = flag_value(argv, "profiler-config", service.engine)
+    config = flag_value(argv, "profiler-config", ENGINES[service.engine].flag)
     if config is None and _environment(status, "VLLM_TORCH_PROFILER_DIR") is None:
         return []
     found = [

@@ -4,69 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from opsctl.engines import Engine
+from opsctl.engines.argv import extent, flag_name
 from opsctl.errors import UnfitError
-from opsctl.playbook.models import ArgumentEdits, Engine
-
-ALIASES: Mapping[Engine, Mapping[str, str]] = {
-    Engine.VLLM: {
-        "tp": "tensor-parallel-size",
-        "pp": "pipeline-parallel-size",
-        "dp": "data-parallel-size",
-        "ep": "enable-expert-parallel",
-        "dcp": "decode-context-parallel-size",
-        "q": "quantization",
-        "O": "compilation-config",
-        "cc": "compilation-config",
-        "n": "nnodes",
-        "r": "node-rank",
-        "sc": "speculative-config",
-    },
-    Engine.SGLANG: {
-        "tp": "tensor-parallel-size",
-        "tp-size": "tensor-parallel-size",
-        "dp": "data-parallel-size",
-        "dp-size": "data-parallel-size",
-        "ep": "expert-parallel-size",
-        "ep-size": "expert-parallel-size",
-        "model": "model-path",
-    },
-}
-"""Short spellings of one flag."""
-
-_SWITCH = re.compile(r"(?:enable|disable|no|use|skip|allow|trust)-|enforce-eager$|trust-remote-code$|headless$|async-")
-"""Flags that take no value: what follows one is somebody else's word."""
-_NEGATIVE_NUMBER = re.compile(r"-\d+(?:\.\d+)?")
-
-
-def flag_name(word: str, engine: Engine) -> str | None:
-    """Return the canonical name of a flag (``-tp``, ``--tensor_parallel_size=8``), or None for any other word."""
-    if not word.startswith("-") or word in {"-", "--"} or _NEGATIVE_NUMBER.fullmatch(word):
-        return None
-    name = word.lstrip("-").partition("=")[0].replace("_", "-")
-    return ALIASES[engine].get(name, name)
-
-
-def _extent(argv: Sequence[str], start: int) -> int:
-    """Return the position after the flag at ``start`` and the values that belong to it."""
-    name = argv[start].lstrip("-").replace("_", "-")
-    if "=" in argv[start] or _SWITCH.match(name):
-        return start + 1
-    end = start + 1
-    while end < len(argv) and (not argv[end].startswith("-") or _NEGATIVE_NUMBER.fullmatch(argv[end])):
-        end += 1
-    return end
-
-
-def flag_value(argv: Sequence[str], name: str, engine: Engine) -> str | None:
-    """Return the value of a flag (its last occurrence wins, "" for a switch), or None where it is not given."""
-    value = None
-    for position, word in enumerate(argv):
-        if flag_name(word, engine) == name:
-            _, equals, after = word.partition("=")
-            value = after if equals else " ".join(argv[position + 1 : _extent(argv, position)])
-    return value
+from opsctl.playbook.models import ArgumentEdits
 
 
 def edit(argv: Sequence[str], edits: ArgumentEdits, engine: Engine, *, where: str) -> tuple[str, ...]:
@@ -97,10 +40,10 @@ def _is_shell(argv: Sequence[str]) -> bool:
 
 
 def _remove(words: list[str], flag: str, engine: Engine, where: str) -> list[str]:
-    wanted = flag_name(flag if flag.startswith("-") else f"--{flag}", engine)
-    found = [position for position, word in enumerate(words) if flag_name(word, engine) == wanted]
+    wanted = flag_name(flag if flag.startswith("-") else f"--{flag}", engine.flag)
+    found = [position for position, word in enumerate(words) if flag_name(word, engine.flag) == wanted]
     if not found:
-        flags = sorted({name for word in words if (name := flag_name(word, engine))})
+        flags = sorted({name for word in words if (name := flag_name(word, engine.flag))})
         near = difflib.get_close_matches(wanted or "", flags, n=1)
         variables = [word for word in words if re.match(r"\$\{?\w+\}?$", word)]
         raise UnfitError(
@@ -114,21 +57,21 @@ def _remove(words: list[str], flag: str, engine: Engine, where: str) -> list[str
             else "see `systemctl cat`",
         )
     for position in reversed(found):
-        del words[position : _extent(words, position)]
+        del words[position : extent(words, position)]
     return words
 
 
 def _replace(words: list[str], flag: str, value: str, engine: Engine) -> list[str]:
     spelled = flag if flag.startswith("-") else f"--{flag}"
-    wanted = flag_name(spelled, engine)
-    found = [position for position, word in enumerate(words) if flag_name(word, engine) == wanted]
+    wanted = flag_name(spelled, engine.flag)
+    found = [position for position, word in enumerate(words) if flag_name(word, engine.flag) == wanted]
     if not found:
         return [*words, spelled, value]
     position = found[-1]
     if "=" in words[position]:
         words[position] = f"{words[position].partition('=')[0]}={value}"
         return words
-    end = _extent(words, position)
+    end = extent(words, position)
     return [*words[: position + 1], value, *words[end:]]
 
 
@@ -150,8 +93,8 @@ def _by_argument(argv: Sequence[str], engine: Engine) -> dict[str, str]:
     found: dict[str, str] = {}
     position = 0
     while position < len(argv):
-        name = flag_name(argv[position], engine)
-        end = _extent(argv, position) if name else position + 1
+        name = flag_name(argv[position], engine.flag)
+        end = extent(argv, position) if name else position + 1
         key = name or f"word {argv[position]}"
         while key in found:
             key += "'"

@@ -11,16 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from opsctl.deadline import Deadline
+from opsctl.engines import ENGINES, Engine
+from opsctl.engines.argv import flag_value
+from opsctl.engines.base import Switch
 from opsctl.errors import CommandFailed, PreflightStop, UnfitError, UnitNotFound
 from opsctl.host.guard import SLICE, holds_condition
 from opsctl.host.protocol import Host, Systemd, UnitStatus
 from opsctl.playbook.models import ArgumentEdits
 from opsctl.playbook.resolved import ResolvedService
-from opsctl.serving.engines import Switch, ask_binary, profiler_switch, switch_profiler
-from opsctl.serving.launch.arguments import differences, edit, flag_value
+from opsctl.serving.launch.arguments import differences, edit
 from opsctl.serving.launch.execline import ExecCommand, literal, parse_exec, same_words
 from opsctl.serving.launch.unitfile import Assignment, format_unit, last_value, merge, specifiers, values_of
 from opsctl.serving.launch.variant_unit import derived_assignments, environment_lines, environment_text
+from opsctl.serving.profiler import ask_binary
 from opsctl.serving.waits import CALL_LIMIT
 
 WRITTEN = "Written by opsctl"
@@ -68,15 +71,16 @@ def derive(
     limit = deadline or Deadline(2 * CALL_LIMIT, f"deriving {service.name}")
     where = f"host {host.name}, {production.fragment_path or production.name}"
     assignments = merge(_read_unit(host, production, limit))
+    engine = ENGINES[service.engine]
     command, loaded = _command(assignments, production, where)
     words, env = loaded, dict(service.env)
     notes: tuple[str, ...] = ()
     if service.profiler is not None:
         words, switched, how = _with_profiler(
-            host, service, loaded, version=version, switch=switch, trace_dir=trace_dir, deadline=limit
+            host, engine, loaded, version=version, switch=switch, trace_dir=trace_dir, deadline=limit
         )
         env, notes = {**switched, **env}, (f"profiler: {how}",)
-    edited = edit(words, _edits(service, command), service.engine, where=where)
+    edited = edit(words, _edits(service, command), engine, where=where)
     argv = (*_as_loaded(service.exec_prefix, command), *edited)
     companion = _companion(host, service, assignments, env, limit)
     traces = trace_dir if service.profiler else ""
@@ -100,7 +104,7 @@ def derive(
         production=production.name,
         text=format_unit(final, head=_head(service, production, run)),
         argv=argv,
-        differences=(*notes, *differences(loaded, argv, service.engine), *environment_lines(env), *limits),
+        differences=(*notes, *differences(loaded, argv, engine), *environment_lines(env), *limits),
         mode=_mode(host, production, limit),
         trace_dir=traces,
         user=_user(assignments),
@@ -261,7 +265,7 @@ def _command(
 
 def _with_profiler(
     host: Host,
-    service: ResolvedService,
+    engine: Engine,
     words: Sequence[str],
     *,
     version: str | None,
@@ -270,12 +274,12 @@ def _with_profiler(
     deadline: Deadline,
 ) -> tuple[tuple[str, ...], dict[str, str], str]:
     """Return (argv, environment, in words) with the profiler switched on, the way this server wants it."""
-    chosen = switch or profiler_switch(service.engine, version)
+    chosen = switch or engine.profiler_switch(version)
     if chosen == "unsure":
-        chosen = ask_binary(host, words, deadline=deadline)
-    on = switch_profiler(service.engine, chosen, trace_dir, version=version)
-    given = [flag for flag in on.remove if flag_value(words, flag.lstrip("-"), service.engine) is not None]
-    kept = edit(words, ArgumentEdits(remove=tuple(given)), service.engine, where=service.unit)
+        chosen = ask_binary(host, engine, words, deadline=deadline)
+    on = engine.switch_on(chosen, trace_dir, version=version)
+    given = [flag for flag in on.remove if flag_value(words, flag.lstrip("-"), engine.flag) is not None]
+    kept = edit(words, ArgumentEdits(remove=tuple(given)), engine, where=f"host {host.name}")
     return (*kept, *on.add), dict(on.env), on.how
 
 

@@ -1,4 +1,4 @@
-"""Where a load stands, read from what the server logs. Pure: lines and times in, a picture out.
+"""Where a load stands, read from what the server logs. Pure: lines and times in, progress out.
 
 A load is six phases, each with a clock: spawned → engine init → weights → after weights → HTTP up → first
 tokens. Lines come as the journal gives them: carriage returns between updates of a progress bar, ranks
@@ -8,29 +8,15 @@ interleaved, colour codes, vLLM 0.6 to 0.33 or SGLang. A line that is not in the
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from opsctl.engines import Engine
+from opsctl.engines.lines import Level, parse, split
+from opsctl.engines.phases import BARS, LoadPhase
 from opsctl.host.protocol import JournalLine
-from opsctl.serving.load.diagnosis import Autopsy, FatalLine
-
-
-class LoadPhase(StrEnum):
-    """The phases of a load, in their order."""
-
-    SPAWNED = "spawned"
-    ENGINE_INIT = "engine init"
-    WEIGHTS = "weights"
-    AFTER_WEIGHTS = "after weights"
-    HTTP_UP = "HTTP up"
-    FIRST_TOKENS = "first tokens"
-
-    @property
-    def rank(self) -> int:
-        """Position in the order, from 0."""
-        return tuple(LoadPhase).index(self)
+from opsctl.serving.load.bars import Bar, Bars
+from opsctl.serving.load.diagnosis import FatalLine, Judge
 
 
 @dataclass(frozen=True)
@@ -41,9 +27,9 @@ class LoadProgress:
     shards_done: int | None = None
     shards_total: int | None = None
     rate: float | None = None
-    """Shards a second, over the last few updates."""
+    """Steps a second of the progress bar that moved last (shards, captured batches, tuned kernels)."""
     eta: float | None = None
-    """Seconds until the last shard, at that rate."""
+    """Seconds until that bar is full, at that rate."""
     gib: float | None = None
     """Size of the checkpoint, or of the model in one GPU's memory once it is loaded."""
     seconds_by_phase: Mapping[str, float] = field(default_factory=dict)
@@ -54,6 +40,7 @@ class LoadProgress:
     """Host time of it."""
     version: str | None = None
     fatal: FatalLine | None = None
+    """What the log suggests, once a line came after which no server was seen to go on."""
 
     @property
     def text(self) -> str:
@@ -67,95 +54,16 @@ class LoadProgress:
             parts += [f"{format_duration(self.eta)} left"] if self.eta is not None else []
             parts += [self.last_mark] if self.last_mark.endswith("read") else []
         elif self.last_mark:
-            parts.append(self.last_mark)
+            parts += [self.last_mark, *([f"{format_duration(self.eta)} left"] if self.eta else [])]
         return ", ".join(parts)
 
 
-@dataclass(frozen=True)
-class _Mark:
-    phase: LoadPhase
-    text: str
-    pattern: re.Pattern[str]
-    weak: bool
-    """The line proves movement once its phase runs, but does not prove the phase: configurations hold the words too."""
-
-
-def _mark(phase: LoadPhase, text: str, pattern: str, *, weak: bool = False) -> _Mark:
-    return _Mark(phase, text, re.compile(pattern), weak)
-
-
-_MARKS: tuple[_Mark, ...] = (
-    _mark(
-        LoadPhase.ENGINE_INIT,
-        "configuration read",
-        r"non-default args|server_args=ServerArgs|vLLM API server version|\bargs: Namespace\(",
-    ),
-    _mark(LoadPhase.ENGINE_INIT, "engine starts", r"Initializing an? (?:V\d )?LLM engine"),
-    _mark(
-        LoadPhase.ENGINE_INIT,
-        "ranks meet",
-        r"world_size=\d+ rank=\d+|rank \d+ in world size \d+|Init"
-        r" torch distributed (?:begin|ends)|vLLM is using nccl==",
-    ),
-    _mark(LoadPhase.WEIGHTS, "weights begin", r"Starting to load model|Load weight begin|Loading model weights"),
-    _mark(LoadPhase.AFTER_WEIGHTS, "weights read", r"Loading weights took [\d.]+ s"),
-    _mark(
-        LoadPhase.AFTER_WEIGHTS,
-        "model loaded",
-        r"Model loading took|Loading model weights took|Load weight end|Loading drafter model",
-    ),
-    _mark(
-        LoadPhase.AFTER_WEIGHTS,
-        "compiling",
-        r"Dynamo bytecode transform|torch\.compile takes|Compiling a graph|Directly load(?:ing)? the .*(?:graph|AOT)"
-        r"|Cache the graph|Using cache directory: .*torch\.compile|torch\.compile took|Computation graph .*cached",
-    ),
-    _mark(
-        LoadPhase.AFTER_WEIGHTS,
-        "KV cache",
-        r"Available KV cache memory|KV cache size: [\d,]+ tokens|# (?:GPU|CPU|cuda|cpu) blocks:|KV Cache is allocated"
-        r"|Memory pool end|GiB for KV cache|Memory profiling (?:takes|results)|Maximum concurrency for",
-    ),
-    _mark(
-        LoadPhase.AFTER_WEIGHTS,
-        "capturing graphs",
-        r"Capturing the model for CUDA graphs|Capturing cudagraphs"
-        r"|Capture cuda graph begin|Capturing (?:CUDA graph|batches)",
-    ),
-    _mark(LoadPhase.AFTER_WEIGHTS, "graphs captured", r"Graph capturing finished|Capture (?:draft )?cuda graph end"),
-    _mark(LoadPhase.AFTER_WEIGHTS, "engine ready", r"init engine \(profile|max_total_num_tokens="),
-    _mark(LoadPhase.AFTER_WEIGHTS, "warming up", r"\bautotun|[Ww]arming up|[Ww]armup", weak=True),
-    _mark(
-        LoadPhase.HTTP_UP,
-        "HTTP server starts",
-        r"Starting vLLM (?:API )?server|Started server process|Waiting for application startup",
-    ),
-    _mark(
-        LoadPhase.HTTP_UP,
-        "HTTP server answers",
-        r"Application startup complete|Uvicorn running on|The server is fired up and ready to roll",
-    ),
-)
-
-LONGEST = 4000
-"""Characters of a line that are looked at: configurations are dumped in lines of any length."""
-
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_SHARDS = re.compile(
-    r"(?:Loading \w+ (?:checkpoint )?shards|Multi-thread loading shards|Loading safetensors using [^:]+)"
-    r"[^:|]*:\s+\d+%[^|]*\|[^|]*?(?:\|\s*)?(?P<done>\d+)/(?P<total>\d+) \["
-)
-_CAPTURE = re.compile(r"Captur\w+ [^%]*:\s+\d+%.*?(?P<done>\d+)/(?P<total>\d+) \[")
 _CHECKPOINT = re.compile(r"Checkpoint size: (?P<gib>[\d.]+) GiB")
 _MODEL_SIZE = re.compile(
     r"(?:Model loading took|Loading model weights took) (?P<gib>[\d.]+) ?G|Load weight end.*mem usage=(?P<gb>[\d.]+)"
 )
-_VERSION = re.compile(r"(?:LLM engine \(v|vLLM API server version |\bversion )(?P<version>\d+\.\d+[\w.+]*)")
-
-
-def clean(text: str) -> tuple[str, ...]:
-    """Return the lines that a terminal would have shown one after the other, without colours."""
-    return tuple(part.strip()[:LONGEST] for part in _ANSI.sub("", text).replace("\n", "\r").split("\r") if part.strip())
+_VERSION = re.compile(r"(?:LLM engine \(v|API server version )(?P<version>\d+\.\d+[\w.+]*)")
+_SHARDS = BARS[0]
 
 
 class LoadParser:
@@ -164,32 +72,32 @@ class LoadParser:
     ``started`` is the host's time of the start (seconds since the epoch); phases are timed from it.
     """
 
-    WINDOW = 8
-    """Updates of the progress bar over which the rate is taken."""
-
-    def __init__(self, started: float) -> None:
+    def __init__(self, started: float, engine: Engine) -> None:
         self.started = started
+        self._marks = engine.marks
         self._phase = LoadPhase.SPAWNED
         self._entered: dict[LoadPhase, float] = {LoadPhase.SPAWNED: started}
         self._ended: float | None = None
         self._now = started
-        self._shards: tuple[int, int] | None = None
-        self._updates: deque[tuple[float, int]] = deque(maxlen=self.WINDOW)
-        self._captured = 0
+        self._bars = Bars()
+        self._bar: Bar | None = None
+        self._shards: Bar | None = None
         self._gib: float | None = None
         self._version: str | None = None
         self._seen: set[str] = set()
         self._mark = ""
         self._moved = started
-        self.autopsy = Autopsy()
+        self.judge = Judge(engine.tables)
+        self.heard = started
+        """Host time of the last line that does not speak of an end; silence is counted from it."""
 
     def feed(self, line: JournalLine | str, time: float | None = None) -> None:
         """Take one entry of the journal. ``time`` is needed with text and overrides an entry's own."""
         text = line if isinstance(line, str) else line.message
         when = time if time is not None else self._now if isinstance(line, str) else line.time
         self._now = max(self._now, when)
-        for part in clean(text):
-            self._feed_clean(part, self._now)
+        for part in split(text):
+            self._feed_line(part, self._now)
 
     def reached(self, phase: LoadPhase, when: float, mark: str = "") -> None:
         """Say that a phase was reached by what was seen elsewhere (HTTP answered, first token came)."""
@@ -213,73 +121,67 @@ class LoadParser:
     @property
     def state(self) -> LoadProgress:
         """The load at this moment."""
-        done, total = self._shards or (None, None)
-        rate = self._rate()
+        shards, bar = self._shards, self._bar
         return LoadProgress(
             phase=self._phase,
-            shards_done=done,
-            shards_total=total,
-            rate=rate,
-            eta=(total - done) / rate if rate and done is not None and total is not None else None,
+            shards_done=round(shards.done) if shards else None,
+            shards_total=round(shards.total) if shards else None,
+            rate=bar.rate if bar else None,
+            eta=bar.eta if bar else None,
             gib=self._gib,
             seconds_by_phase=self._seconds(),
             last_mark=self._mark,
             moved=self._moved,
             version=self._version,
-            fatal=self.autopsy.verdict,
+            fatal=self.judge.finding() if self.judge.suggestion else None,
         )
 
-    def _feed_clean(self, line: str, when: float) -> None:
-        self.autopsy.feed(line, when)
-        if self._version is None and (version := _VERSION.search(line)):
+    def _feed_line(self, text: str, when: float) -> None:
+        line = parse(text)
+        if not self.judge.feed(line, when) and not line.echo:
+            self.heard = max(self.heard, when)
+        if line.echo and line.level is Level.PLAIN and "server_args=" not in line.text:
+            return
+        if self._version is None and (version := _VERSION.search(line.text)):
             self._version = version["version"].rstrip(".")
-        if size := _CHECKPOINT.search(line) or _MODEL_SIZE.search(line):
+        if size := _CHECKPOINT.search(line.text) or _MODEL_SIZE.search(line.text):
             groups = size.groupdict()
             self._gib = float(groups.get("gib") or groups.get("gb") or 0) or self._gib
-        if shards := _SHARDS.search(line):
-            self._feed_shards(int(shards["done"]), int(shards["total"]), when)
+        if found := self._bars.feed(line.text, when):
+            self._feed_bar(*found, when)
             return
-        if (capture := _CAPTURE.search(line)) and int(capture["done"]) > self._captured:
-            self._captured = int(capture["done"])
-            self._enter(LoadPhase.AFTER_WEIGHTS, when)
-            self._move(f"capturing graphs {capture['done']}/{capture['total']}", when)
-            return
-        for mark in _MARKS:
-            if mark.pattern.search(line):
+        for mark in self._marks:
+            if mark.pattern.search(line.text):
                 if mark.weak and self._phase is not mark.phase:
                     continue
                 self._enter(mark.phase, when)
-                if mark.text not in self._seen:
-                    self._seen.add(mark.text)
-                    self._move(mark.text, when)
+                key = line.text if mark.each else mark.text
+                if key not in self._seen:
+                    self._seen.add(key)
+                    self._bar = None
+                    self._move(line.text[:120] if mark.each else mark.text, when)
                 return
 
-    def _feed_shards(self, done: int, total: int, when: float) -> None:
-        """Take one update of the bar. Ranks print bars of their own in old versions: the furthest counts.
-
-        A second bar of another length is a second model (speculative decoding): it moves, the phase stays.
-        """
-        self._enter(LoadPhase.WEIGHTS, when)
-        if self._shards is not None and self._shards[1] == total and done <= self._shards[0]:
+    def _feed_bar(self, bar: Bar, moved: bool, when: float) -> None:  # noqa: FBT001 - what the bars said
+        """Take one update of a bar. A second bar of shards is a second model: it moves, the phase stays."""
+        named = next((mark for mark in BARS if mark.pattern.search(bar.label)), None)
+        if named is not None:
+            self._enter(named.phase, when)
+        if not moved:
             return
-        if self._shards is not None and self._shards[1] != total:
-            self._updates.clear()
-        self._shards = (done, total)
-        self._updates.append((when, done))
-        self._move(f"shard {done} of {total}", when)
-
-    def _rate(self) -> float | None:
-        """Return shards a second over the last updates; None until two of them lie apart in time."""
-        if len(self._updates) < 2:
-            return None
-        (first, before), (last, after) = self._updates[0], self._updates[-1]
-        return (after - before) / (last - first) if last > first and after > before else None
+        self._bar = bar
+        if named is _SHARDS:
+            self._shards = bar
+            self._move(f"shard {bar.done:g} of {bar.total:g}", when)
+        else:
+            self._move(bar.text, when)
 
     def _enter(self, phase: LoadPhase, when: float) -> None:
         """Go forward to a phase; a rank that lags behind never takes the load back."""
         if phase.rank > self._phase.rank:
             self._phase = phase
             self._entered[phase] = when
+            self.judge.refute()
 
     def _move(self, mark: str, when: float) -> None:
         self._mark = mark

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from opsctl.engines.phases import LoadPhase
 from opsctl.estimate import Estimate
 from opsctl.playbook.resolved import ResolvedService
-from opsctl.serving.load.progress import LoadPhase
 
 GENEROUS: Mapping[LoadPhase, float] = {
     # Imports of a cold environment from a network file system.

@@ -20,20 +20,25 @@ class Death:
     seen: str
     transient: bool
     advice: str = ""
+    unexplained: bool = False
+    """systemd calls it a success: only the log can say whether it was a failure."""
 
     def error(self, host: Host, service: ResolvedService, parser: LoadParser) -> LoadFailed:
         """Return the error, with the server's own first cause where its log holds one."""
-        finding = parser.autopsy.finding()
+        finding = parser.judge.finding()
         state = parser.state
         after = format_duration(sum(state.seconds_by_phase.values()))
         cause = f": {finding.name}" if finding else ""
+        hint = finding.advice.replace("UNIT", service.unit) if finding else f"journalctl -u {service.unit}"
         return LoadFailed(
             f"{service.name} {self.how} {after} into its load, in phase {state.phase.value}{cause}",
-            transient=self.transient and (finding is None or finding.transient),
-            lines_quoted=parser.autopsy.quoted(),
+            transient=finding.transient
+            if finding and finding.ends and self.unexplained
+            else self.transient and (finding is None or finding.transient),
+            lines_quoted=parser.judge.quoted(),
             seen=self.seen,
             where=f"host {host.name}, {service.unit}",
-            hint=self.advice or (finding.advice if finding else f"journalctl -u {service.unit}"),
+            hint=hint if self.unexplained and finding and finding.ends else self.advice or hint,
         )
 
 
@@ -53,23 +58,26 @@ def death_of(first: UnitStatus, now: UnitStatus) -> Death | None:
     if now.active_state == "failed":
         return Death("failed", f"{seen}, exit status {now.exec_main_status}", _transient(now), _advice(now))
     if now.active_state in {"inactive", "deactivating"}:
-        return Death(*_ended(now, seen))
+        return _ended(now, seen)
     if first.invocation_id and now.invocation_id and now.invocation_id != first.invocation_id:
         return Death("was started anew by somebody else", seen, transient=False, advice="see who works on this host")
     return None
 
 
-def _ended(now: UnitStatus, seen: str) -> tuple[str, str, bool, str]:
+def _ended(now: UnitStatus, seen: str) -> Death:
     if now.result == "exec-condition":
         advice = "its ExecCondition refused: the lease's token is gone, or the unit was started by hand"
-        return "was not allowed to start", seen, False, advice
+        return Death("was not allowed to start", seen, transient=False, advice=advice)
     if now.active_state == "deactivating":
-        return "is being stopped by somebody", seen, False, "see who works on this host: `systemctl list-jobs`"
+        advice = "see who works on this host: `systemctl list-jobs`"
+        return Death("is being stopped by somebody", seen, transient=False, advice=advice, unexplained=True)
     if not now.main_pid and not now.invocation_id:
         # A unit that was refused and forgotten again keeps no result.
         advice = "it never ran: its ExecCondition refused (for a variant: the lease's token is gone)"
-        return "did not start", seen, False, advice
-    return "ended", seen, False, "a server that ends with status 0 was told to, or its command is not a server"
+        return Death("did not start", seen, transient=False, advice=advice)
+    # vLLM ends with status 0 after a fatal error too: systemd's success proves nothing.
+    advice = "a server that ends with status 0 was told to, or its command is not a server"
+    return Death("ended", f"{seen}, exit status 0", transient=False, advice=advice, unexplained=True)
 
 
 def _transient(now: UnitStatus) -> bool:
@@ -86,16 +94,17 @@ def _advice(now: UnitStatus) -> str:
     return ""
 
 
-def fatal_line(host: Host, service: ResolvedService, parser: LoadParser) -> LoadFailed:
-    """Return the error for a line after which no server ever served."""
+def fatal_line(host: Host, service: ResolvedService, parser: LoadParser, proof: str) -> LoadFailed:
+    """Return the error for a line that suggested the end, and what confirmed it."""
     state = parser.state
-    fatal = parser.autopsy.finding()
+    fatal = parser.judge.finding()
     name, transient, advice = (fatal.name, fatal.transient, fatal.advice) if fatal else ("unknown", False, "")
     after = format_duration(sum(state.seconds_by_phase.values()))
     return LoadFailed(
         f"{service.name} will never serve: {name}, {after} into its load, in phase {state.phase.value}",
         transient=transient,
-        lines_quoted=parser.autopsy.quoted(),
+        lines_quoted=parser.judge.quoted(),
+        seen=proof,
         where=f"host {host.name}, {service.unit}",
         hint=advice.replace("UNIT", service.unit),
     )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from opsctl.deadline import Deadline
+from opsctl.engines import ENGINES
+from opsctl.engines.phases import LoadPhase
 from opsctl.errors import CommandFailed, DeadlineExceeded, LoadStalled, TransportLost
 from opsctl.host.outage import reconnect, ride_out
 from opsctl.host.protocol import Host, JournalBatch, UnitStatus
@@ -15,10 +18,10 @@ from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration, format_size
 from opsctl.results import Evidence
 from opsctl.serving.load.background import Background, BackgroundProbe, Every
-from opsctl.serving.load.bytes_read import STEP, bytes_read
-from opsctl.serving.load.progress import LoadParser, LoadPhase, LoadProgress
+from opsctl.serving.load.progress import LoadParser, LoadProgress
 from opsctl.serving.load.stalls import StallLimits
 from opsctl.serving.load.unit_failure import death_of, fatal_line
+from opsctl.serving.load.vitals import STEP, Vitals, read_vitals
 from opsctl.serving.probing import Answer, ProbeOutcome, not_ready
 from opsctl.serving.unitstate import describe_unit
 from opsctl.serving.waits import CALL_LIMIT, TICK, check_cancelled, evidence, pause
@@ -38,7 +41,9 @@ class Collectable(Protocol[Reading_co]):
 EAGER_FOR = 30.0
 """Seconds after the start in which everything is looked at often: small models are up by then."""
 COUNT_EVERY = 15.0
-"""Seconds between two counts of what the unit's processes have read."""
+"""Seconds between two readings of what the unit's processes have done; less once a line suggests their end."""
+GRACE = 60.0
+"""Seconds without any sign of life after a line that suggests an end: then it is believed."""
 _UNVERIFIABLE = {
     ProbeOutcome.UNAUTHORIZED,
     ProbeOutcome.UNTRUSTED,
@@ -72,7 +77,8 @@ class Load:
         self._what = f"the load of {service.name} on {host.name}"
         self._journal = Background(self._read_journal, "journal")
         self._counts = Background(self._read_counts, "counts")
-        self._read_so_far = 0
+        self._vitals: tuple[float, Vitals] | None = None
+        self._alive = 0.0
         self._unit_due, self._report_due = Every(), Every()
         self._journal_readable = True
         self._wrong_since: float | None = None
@@ -80,7 +86,7 @@ class Load:
         self.status = started or self._read_status()
         self._first = self.status
         self._skew = self._read_skew()
-        self._parser = LoadParser(self._started_at())
+        self._parser = LoadParser(self._started_at(), ENGINES[service.engine])
         self._reported: LoadProgress | None = None
         self.evidence: tuple[Evidence, ...] = ()
         self.version: str | None = None
@@ -110,10 +116,8 @@ class Load:
             self._prober.pause(TICK)
         self._parser.finish(self._now())
         self.seconds = max(0.0, self._now() - self._parser.started)
-        said = self._parser.state.version
-        self.version = said or ride_out(
-            self._host, self._prober.version, deadline=self._deadline, back=self._prober.renew
-        )
+        asked = ride_out(self._host, self._prober.version, deadline=self._deadline, back=self._prober.renew)
+        self.version = asked or self._parser.state.version
         self._on_progress(self._parser.state)
 
     def _look(self) -> bool:
@@ -123,6 +127,7 @@ class Load:
             self._watch_unit()
             self._watch_journal()
             self._watch_counts()
+            self._watch_end()
             return self._watch_http() and self._proven()
         except DeadlineExceeded:
             # A reading that the end of the whole wait cut short: what the wait has seen says more.
@@ -159,11 +164,8 @@ class Load:
     def _watch_journal(self) -> None:
         batch = self._collect(self._journal, 0.4 if self._eager else 1.0) if self._journal_readable else None
         self._parser.tick(self._now())
-        if batch is None or not self._feed(batch):
-            return
-        if self._parser.state.fatal is not None:
-            self._drain_journal()
-            raise fatal_line(self._host, self._service, self._parser)
+        if batch is not None:
+            self._feed(batch)
 
     def _read_journal(self) -> JournalBatch | None:
         """Return what is new; None where the journal cannot be read, which is done without then."""
@@ -190,19 +192,44 @@ class Load:
             quiet = 0 if batch is not None and self._feed(batch) else quiet + 1
             time.sleep(0.1)
 
-    # --- what was read
+    # --- signs of life
 
     def _watch_counts(self) -> None:
         """Take bytes that were read as movement, up to the end of the weights: the log may be silent about them."""
-        if not self._logs_known or self._parser.state.phase.rank > LoadPhase.WEIGHTS.rank:
+        suspected = self._parser.judge.suggestion is not None
+        if not suspected and (not self._logs_known or self._parser.state.phase.rank > LoadPhase.WEIGHTS.rank):
             return
-        count = self._collect(self._counts, COUNT_EVERY)
-        if count is not None and count >= self._read_so_far + STEP:
-            self._read_so_far = count
-            self._parser.touch(self._now(), f"{format_size(count)} read")
+        vitals = self._collect(self._counts, 2.0 if suspected else COUNT_EVERY)
+        if vitals is None:
+            return
+        now, (since, before) = self._now(), self._vitals or (self._now(), Vitals(read=0))
+        if vitals.read is not None and vitals.read >= (before.read or 0) + STEP:
+            self._parser.touch(now, f"{format_size(vitals.read)} read")
+        elif before.read is not None and vitals.read is not None and not suspected:
+            vitals = replace(vitals, read=before.read)  # small reads add up
+        if self._vitals is not None and vitals.moved_since(before, now - since):
+            self._alive = now
+        self._vitals = (now, vitals)
 
-    def _read_counts(self) -> int | None:
-        return bytes_read(self._host, self.status.control_group, deadline=self._deadline)
+    def _read_counts(self) -> Vitals:
+        suspected = self._parser.judge.suggestion is not None
+        return read_vitals(self._host, self.status.control_group, gpu=suspected, deadline=self._deadline)
+
+    def _watch_end(self) -> None:
+        """Believe a line that suggests an end once a process or silence confirms it. Raises LoadFailed.
+
+        Production is never judged by a line: whoever gives it back waits for systemd, tokens or the limit.
+        """
+        fatal = self._parser.judge.suggestion
+        if fatal is None or not self._service.is_variant:
+            return
+        alive = max(fatal.when, self._parser.heard, self._parser.state.moved or 0.0, self._alive)
+        still = self._now() - alive
+        if still < GRACE:
+            return
+        self._drain_journal()
+        proof = f"after it nothing moved for {format_duration(still)}: log, bytes read, CPU time, GPU memory"
+        raise fatal_line(self._host, self._service, self._parser, proof)
 
     # --- HTTP
 
@@ -282,7 +309,7 @@ class Load:
         still = self._now() - (state.moved or self._parser.started)
         if still <= limit:
             return
-        finding = self._parser.autopsy.finding()
+        finding = self._parser.judge.finding()
         raise LoadStalled(
             f"{self._what} stands still: nothing moved for {format_duration(still)} in phase {state.phase.value}",
             wanted=f"movement within {format_duration(limit)} ({self._stalls.source})",

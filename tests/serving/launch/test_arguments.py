@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from opsctl.engines import ENGINES
+from opsctl.engines.argv import flag_name, flag_value
 from opsctl.errors import UnfitError
-from opsctl.playbook.models import ArgumentEdits, Engine
-from opsctl.serving.launch.arguments import differences, edit, flag_name, flag_value
+from opsctl.playbook.models import ArgumentEdits
+from opsctl.serving.launch.arguments import differences, edit
+
+VLLM = ENGINES["vllm"]
 
 BASE = (
     "/opt/vllm/bin/vllm",
@@ -22,7 +26,7 @@ BASE = (
 
 
 def edited(**edits: object) -> tuple[str, ...]:
-    return edit(BASE, ArgumentEdits.model_validate(edits), Engine.VLLM, where="here")
+    return edit(BASE, ArgumentEdits.model_validate(edits), VLLM, where="here")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +43,7 @@ def edited(**edits: object) -> tuple[str, ...]:
     ],
 )
 def test_flags_have_one_name(word: str, name: str | None) -> None:
-    assert flag_name(word, Engine.VLLM) == name
+    assert flag_name(word, VLLM.flag) == name
 
 
 def test_a_flag_goes_with_its_values() -> None:
@@ -50,7 +54,7 @@ def test_a_flag_goes_with_its_values() -> None:
 
 def test_a_switch_takes_no_word_of_its_neighbour() -> None:
     argv = ("vllm", "serve", "--enforce-eager", "/models/k")
-    assert edit(argv, ArgumentEdits(remove=("--enforce-eager",)), Engine.VLLM, where="") == (
+    assert edit(argv, ArgumentEdits(remove=("--enforce-eager",)), VLLM, where="") == (
         "vllm",
         "serve",
         "/models/k",
@@ -59,7 +63,7 @@ def test_a_switch_takes_no_word_of_its_neighbour() -> None:
 
 def test_values_that_are_several_or_negative_are_values() -> None:
     argv = ("vllm", "serve", "/m", "--served-model-name", "a", "b", "--seed", "-1", "--port", "1")
-    removed = edit(argv, ArgumentEdits(remove=("--served-model-name", "--seed")), Engine.VLLM, where="")
+    removed = edit(argv, ArgumentEdits(remove=("--served-model-name", "--seed")), VLLM, where="")
     assert removed == ("vllm", "serve", "/m", "--port", "1")
 
 
@@ -80,15 +84,15 @@ def test_a_flag_that_is_not_there_is_an_error_with_the_nearest() -> None:
         edited(remove=["--max-model-length"])
     assert "--max-model-len" in str(raised.value.hint)
     with pytest.raises(UnfitError) as raised:
-        edit(("vllm", "serve", "$ARGS"), ArgumentEdits(remove=("--xyz",)), Engine.VLLM, where="")
+        edit(("vllm", "serve", "$ARGS"), ArgumentEdits(remove=("--xyz",)), VLLM, where="")
     assert "$ARGS" in str(raised.value.hint)
 
 
 def test_the_last_occurrence_of_a_flag_wins() -> None:
     argv = ("vllm", "-tp", "2", "--tensor-parallel-size=4", "--enforce-eager")
-    assert flag_value(argv, "tensor-parallel-size", Engine.VLLM) == "4"
-    assert flag_value(argv, "enforce-eager", Engine.VLLM) == ""
-    assert flag_value(argv, "port", Engine.VLLM) is None
+    assert flag_value(argv, "tensor-parallel-size", VLLM.flag) == "4"
+    assert flag_value(argv, "enforce-eager", VLLM.flag) == ""
+    assert flag_value(argv, "port", VLLM.flag) is None
 
 
 def test_differences_go_argument_by_argument() -> None:
@@ -102,12 +106,12 @@ def test_differences_go_argument_by_argument() -> None:
         "2",
         "--async-scheduling",
     )
-    assert differences(BASE, after, Engine.VLLM) == (
+    assert differences(BASE, after, VLLM) == (
         "~ -tp 8 → --tensor-parallel-size 8",
         "- --max_model_len=4096",
         "- --enforce-eager",
         "~ --port 1 → --port 2",
         "+ --async-scheduling",
     )
-    assert differences(BASE, BASE, Engine.VLLM) == ()
-    assert differences(BASE, ("nsys", "profile", *BASE), Engine.VLLM) == ("+ nsys", "+ profile")
+    assert differences(BASE, BASE, VLLM) == ()
+    assert differences(BASE, ("nsys", "profile", *BASE), VLLM) == ("+ nsys", "+ profile")

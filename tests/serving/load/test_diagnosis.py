@@ -1,102 +1,147 @@
-"""The table of what kills a load: each row by a line as servers print it, and what is quoted."""
+"""Why loads end: the tables row by row, whole logs of the corpus, and no healthy load taken for a dead one."""
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from opsctl.serving.load.diagnosis import CAUSES, VERDICTS, Autopsy, match_line
+from opsctl.engines import ENGINES
+from opsctl.engines.causes import Cause, Harmless, table
+from opsctl.engines.lines import parse
+from opsctl.serving.load.diagnosis import Judge, match_line
+from opsctl.serving.load.explaining import explain
+from opsctl.serving.load.progress import LoadParser
 
-LINES = [
-    line.split("\t", 3)
-    for line in (Path(__file__).parents[2] / "data" / "logs" / "fatal-lines.tsv")
-    .read_text(encoding="utf-8")
-    .splitlines()
+LOGS = Path(__file__).parents[2] / "data" / "logs"
+CORPUS: dict[str, Any] = tomllib.loads((LOGS / "corpus.toml").read_text(encoding="utf-8"))
+TABLES = sorted({engine.tables for engine in ENGINES.values()})
+ROWS = [(tables, cause) for tables in TABLES for cause in table(*tables).causes]
+HARMLESS = [(tables, row) for tables in TABLES for row in table(*tables).harmless]
+GOOD = [
+    *(log["text"].strip().splitlines() for log in CORPUS["log"] if log["verdict"] == "serves"),
+    (LOGS / "composed" / "vllm-0.20-gpu-compile.log").read_text(encoding="utf-8").splitlines(),
 ]
+NOISE = [*CORPUS["harmless"], *(row.example for _, row in HARMLESS)]
+VLLM = ENGINES["vllm"].tables
 
 
-@pytest.mark.parametrize(("name", "transient", "ends", "line"), LINES)
-def test_a_line_is_named(name: str, transient: str, ends: str, line: str) -> None:
-    cause = match_line(line)
-    assert cause is not None
-    assert (cause.name, cause.transient, cause.ends) == (name, transient == "transient", ends == "ends")
+@pytest.mark.parametrize(("tables", "cause"), ROWS, ids=lambda value: getattr(value, "name", None))
+def test_a_row_names_its_own_example(tables: tuple[str, ...], cause: Cause) -> None:
+    found = match_line(parse(cause.example), table(*tables))
+    assert found is not None
+    assert found.name == cause.name
     assert cause.advice
+    assert cause.source
+    assert cause.kind in {"ends", "explains", "echo"}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "WARNING 12-01 [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds.",
-        "(Worker_TP0 pid=6167) WARNING 12-01 [utils.py:597] Failed to create oneDNN linear. Exception: could not",
-        'INFO:     127.0.0.1:1 - "GET /v1/models?x=CUDA out of memory HTTP/1.1" 404 Not Found',
-        "(APIServer pid=1) INFO 12-01 [x.py:1] non-default args: {'x': 'FileNotFoundError: No such file or directory'}",
-        "[2025-11-02 10:00:00] server_args=ServerArgs(model_path='No such file or directory')",
-        "/opt/vllm/x.py:83: FutureWarning: `torch.distributed.all_gather_into_tensor` is deprecated.",
-        "[2025-11-02 10:05:34 TP0] INFO: ImportError: flash_attn is not there, another kernel is used",
-    ],
-)
-def test_lines_of_healthy_servers_are_no_cause(line: str) -> None:
-    assert match_line(line) is None
+@pytest.mark.parametrize(("tables", "row"), HARMLESS, ids=lambda value: getattr(value, "source", None))
+def test_a_harmless_row_clears_its_own_example(tables: tuple[str, ...], row: Harmless) -> None:
+    line = parse(row.example)
+    assert row.logger.search(line.logger)
+    assert row.pattern.search(line.text)
+    assert row.logger.pattern or row.pattern.pattern, "a row that clears every line"
+    assert match_line(line, table(*tables)) is None
+
+
+def test_names_are_unique_within_what_an_engine_uses() -> None:
+    for tables in TABLES:
+        names = [cause.name for cause in table(*tables).causes]
+        assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("log", CORPUS["log"], ids=lambda log: log["name"])
+def test_a_log_of_the_corpus_is_explained(log: dict[str, Any]) -> None:
+    said = explain(log["text"], ENGINES[log.get("engine", "vllm")])
+    assert said.verdict == log["verdict"]
+    if log["verdict"] == "ends":
+        assert said.cause is not None
+        assert said.cause.name == log["cause"]
+        assert said.cause.transient is log.get("transient", False)
+    assert set(log.get("shows", ())) <= {movement.text for movement in said.movements}
+    assert all(any(words in line for line in said.quoted) for words in log.get("quotes", ()))
+    assert said.version == log.get("version", said.version)
+    assert list(said.phases) == log.get("phases", list(said.phases))
+    assert explain(log["text"]).engine == log.get("engine", "vllm"), "the engine is guessed from its lines"
+
+
+@pytest.mark.parametrize("line", CORPUS["harmless"])
+def test_a_healthy_servers_line_suggests_nothing(line: str) -> None:
+    for tables in TABLES:
+        judge = Judge(tables)
+        judge.feed(parse(line), 1.0)
+        assert judge.suggestion is None
+        assert tables != VLLM or judge.finding() is None
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_prefix_of_a_good_load_is_judged_dead_whatever_noise_is_in_it(data: st.DataObject) -> None:
+    lines = [line for line in data.draw(st.sampled_from(GOOD)) if "tuner.py:70" not in line]
+    end = data.draw(st.integers(0, len(lines)))
+    at = data.draw(st.integers(0, end))
+    noise = data.draw(st.sampled_from(NOISE))
+    engine = ENGINES[data.draw(st.sampled_from(sorted(ENGINES)))]
+    parser = LoadParser(0.0, engine)
+    for number, line in enumerate([*lines[:at], noise, *lines[at:end]]):
+        parser.feed(line, float(number))
+    assert parser.judge.suggestion is None
+    assert parser.state.fatal is None
 
 
 def test_the_whole_real_log_holds_no_cause_before_its_stop(startup_log: list[str]) -> None:
-    named = [line for line in startup_log if match_line(line)]
-    assert named == []
+    assert [line for line in startup_log if match_line(parse(line), table(*VLLM))] == []
+
+
+def judged(*lines: str) -> Judge:
+    judge = Judge(VLLM)
+    for number, line in enumerate(lines):
+        judge.feed(parse(line), float(number))
+    return judge
 
 
 def test_the_first_cause_is_quoted_and_not_the_last_echo() -> None:
-    autopsy = Autopsy()
-    lines = [
-        "(Worker_TP3 pid=9) ERROR [w.py:1] FileNotFoundError: [Errno 2] No such file or directory: '/models/k/3'",
-        "(Worker_TP1 pid=7) ERROR [w.py:1] torch.distributed.DistNetworkError: Connection reset by peer",
-        "(EngineCore pid=5) ERROR [core.py:9] EngineCore failed to start.",
-        "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above.",
-    ]
-    for number, line in enumerate(lines):
-        autopsy.feed(line, float(number))
-    finding = autopsy.finding()
+    judge = judged(
+        "(Worker_TP3 pid=9) ERROR 12-01 01:00:00 [w.py:1] FileNotFoundError: [Errno 2] No such file: '/models/k/3'",
+        "(Worker_TP1 pid=7) ERROR 12-01 01:00:00 [w.py:1] torch.distributed.DistNetworkError: Connection reset by peer",
+        "(EngineCore pid=5) ERROR 12-01 01:00:00 [core.py:9] EngineCore failed to start.",
+    )
+    finding = judge.finding()
     assert finding is not None
     assert (finding.name, finding.when, finding.transient) == ("missing file", 0.0, False)
-    assert autopsy.quoted() == (lines[0], lines[1], lines[2])
+    assert len(judge.quoted()) == 3
+    assert judge.suggestion is not None
+    assert judge.suggestion.pid == 5
 
 
 def test_an_exception_that_is_in_no_row_still_explains() -> None:
-    autopsy = Autopsy()
-    autopsy.feed("(Worker pid=7) ERROR [w.py] KeyError: 'model.layers.3.mlp.gate'", 1.0)
-    assert autopsy.finding() is not None
-    autopsy.feed("EngineCore failed to start.", 2.0)
-    finding = autopsy.finding()
+    line = "(Worker pid=7) ERROR 12-01 01:00:00 [w.py:1] KeyError: 'model.layers.3.mlp.gate'"
+    assert judged(line).finding() is not None
+    finding = judged(line, "EngineCore failed to start.").finding()
     assert finding is not None
     assert "KeyError" in finding.line
     assert finding.name == "engine did not start"
 
 
-def test_a_cause_that_is_logged_after_the_verdict_is_still_the_cause() -> None:
-    autopsy = Autopsy()
-    autopsy.feed("(Worker_TP1 pid=7) ERROR [multiproc_executor.py:772] WorkerProc failed to start.", 1.0)
-    assert autopsy.verdict is not None
-    assert autopsy.verdict.name == "a worker died"
-    autopsy.feed("(Worker_TP1 pid=7) ERROR [x.py:772] torch.OutOfMemoryError: CUDA out of memory.", 1.1)
-    assert autopsy.verdict.name == "out of GPU memory"
+def test_a_cause_that_is_logged_after_the_echo_is_still_the_cause() -> None:
+    judge = judged("ERROR 12-01 01:00:00 [m.py:772] WorkerProc failed to start.")
+    assert judge.suggestion is not None
+    judge.feed(parse("ERROR 12-01 01:00:00 [m.py:772] torch.OutOfMemoryError: CUDA out of memory."), 1.1)
+    finding = judge.finding()
+    assert finding is not None
+    assert finding.name == "out of GPU memory"
 
 
 def test_nothing_logged_is_nothing_found() -> None:
-    autopsy = Autopsy()
-    autopsy.feed("a line", 0.0)
-    assert autopsy.finding() is None
-    assert autopsy.quoted() == ()
+    assert judged("a line").finding() is None
+    assert judged("a line").quoted() == ()
 
 
 def test_a_dying_server_that_never_stops_talking_is_kept_small() -> None:
-    autopsy = Autopsy()
-    for number in range(10_000):
-        autopsy.feed(f"RuntimeError: NCCL error {number}", float(number))
-        autopsy.feed(f"OddError: {number}", float(number))
-    assert len(autopsy.quoted()) <= 6
-
-
-def test_every_row_says_what_to_do_and_names_are_unique() -> None:
-    rows = (*CAUSES, *VERDICTS)
-    assert len({row.name for row in rows}) == len(rows)
-    assert all(row.advice and row.pattern.pattern for row in rows)
+    judge = judged(*(line for number in range(3000) for line in (f"NCCL error {number}", f"OddError: {number}")))
+    assert len(judge.quoted()) <= 7

@@ -6,15 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.engines import ENGINES
+from opsctl.engines.lines import split
+from opsctl.engines.phases import LoadPhase
 from opsctl.host.protocol import JournalLine
-from opsctl.serving.load.progress import LoadParser, LoadPhase, LoadProgress, clean
+from opsctl.serving.load.progress import LoadParser, LoadProgress
+
+VLLM = ENGINES["vllm"]
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
 ALL_PHASES = ["spawned", "engine init", "weights", "after weights", "HTTP up"]
 
 
 def parse(path: Path, *, until: str = "Application startup complete") -> tuple[LoadParser, list[LoadProgress]]:
-    parser, states = LoadParser(started=1000.0), []
+    parser, states = LoadParser(1000.0, ENGINES[path.name.partition("-")[0]]), []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         parser.feed(line, 1000.0 + number)
         states.append(parser.state)
@@ -46,7 +51,7 @@ def test_a_whole_log_goes_through_every_phase(name: str, shards: int, gib: float
 
 
 def test_phases_are_timed_by_the_lines_that_begin_them() -> None:
-    parser = LoadParser(started=0.0)
+    parser = LoadParser(0.0, VLLM)
     parser.feed("(APIServer pid=1) INFO 12-01 01:18:32 [api_utils.py:286] non-default args: {'port': 8001}", 5.0)
     parser.feed("(Worker_TP0 pid=2) INFO 12-01 01:18:59 [x.py:68] Starting to load model /models/tiny...", 30.0)
     parser.feed("(Worker_TP0 pid=2) INFO 12-01 01:18:59 [x.py:501] Loading weights took 70.03 seconds", 100.0)
@@ -55,7 +60,7 @@ def test_phases_are_timed_by_the_lines_that_begin_them() -> None:
 
 
 def test_rate_and_eta_come_from_the_last_updates() -> None:
-    parser = LoadParser(started=0.0)
+    parser = LoadParser(0.0, VLLM)
     for done in range(30):
         line = f"Loading safetensors checkpoint shards: 45% Completed | {done}/64 [05:12<06:20, 10.86s/it]"
         parser.feed(line, 10.0 * done)
@@ -69,20 +74,20 @@ def test_rate_and_eta_come_from_the_last_updates() -> None:
 def test_updates_between_carriage_returns_in_one_entry_are_all_seen() -> None:
     bar = "Loading safetensors checkpoint shards: {}% Completed | {}/4 [00:00<00:00, 1.0it/s]"
     entry = "\r" + bar.format(25, 1) + "\r" + bar.format(50, 2) + "\r\n" + bar.format(75, 3)
-    parser = LoadParser(started=0.0)
+    parser = LoadParser(0.0, VLLM)
     parser.feed(JournalLine(time=7.0, message=entry))
     assert parser.state.shards_done == 3
     assert parser.state.rate is None, "updates at one instant have no rate"
 
 
 def test_colour_codes_are_no_part_of_a_line() -> None:
-    assert clean("\x1b[1;36m(EngineCore)\x1b[0;0m INFO\r\n") == ("(EngineCore) INFO",)
+    assert split("\x1b[1;36m(EngineCore)\x1b[0;0m INFO\r\n") == ("(EngineCore) INFO",)
 
 
 def test_a_rank_that_lags_never_takes_the_load_back() -> None:
-    parser = LoadParser(started=0.0)
+    parser = LoadParser(0.0, VLLM)
     parser.feed("Loading safetensors checkpoint shards: 100% Completed | 4/4 [00:40<00:00, 10.00s/it]", 10.0)
-    parser.feed("INFO [x.py] Loading weights took 3.0 seconds", 11.0)
+    parser.feed("INFO 12-01 01:18:59 [x.py:1] Loading weights took 3.0 seconds", 11.0)
     parser.feed("Loading safetensors checkpoint shards:  50% Completed | 2/4 [00:20<00:20, 10.02s/it]", 12.0)
     parser.feed("INFO [x.py:68] Starting to load model /models/tiny...", 13.0)
     state = parser.state
@@ -90,7 +95,7 @@ def test_a_rank_that_lags_never_takes_the_load_back() -> None:
 
 
 def test_lines_that_say_nothing_new_are_no_movement() -> None:
-    parser = LoadParser(started=0.0)
+    parser = LoadParser(0.0, VLLM)
     parser.feed("INFO [x.py] Available KV cache memory: 9 GiB", 10.0)
     for minute in range(1, 60):
         parser.feed(
@@ -102,15 +107,15 @@ def test_lines_that_say_nothing_new_are_no_movement() -> None:
 
 
 def test_graph_capture_moves_by_its_counter() -> None:
-    parser = LoadParser(started=0.0)
+    parser = LoadParser(0.0, VLLM)
     parser.feed("Capturing CUDA graphs (decode, FULL):  10%|#   | 3/35 [00:01<00:09, 3.4it/s]", 5.0)
     parser.feed("Capturing CUDA graphs (decode, FULL):  50%|#   | 17/35 [00:05<00:05, 3.4it/s]", 9.0)
     assert parser.state.moved == 9.0
-    assert parser.state.last_mark == "capturing graphs 17/35"
+    assert parser.state.last_mark == "Capturing CUDA graphs (decode, FULL) 17/35"
 
 
 def test_what_was_seen_elsewhere_counts() -> None:
-    parser = LoadParser(started=0.0)
+    parser = LoadParser(0.0, VLLM)
     parser.reached(LoadPhase.FIRST_TOKENS, 12.0, "the model is listed")
     parser.tick(15.0)
     parser.finish(16.0)
@@ -118,7 +123,7 @@ def test_what_was_seen_elsewhere_counts() -> None:
 
 
 def test_unknown_lines_change_nothing_and_are_never_fatal() -> None:
-    parser = LoadParser(started=0.0)
+    parser = LoadParser(0.0, VLLM)
     before = parser.state
     for line in ("", "\r\r\r", "hello", "█ █ █▄", "Traceback of a thought", "\x1b[31m", "x" * 100_000, "0/0 [", "50%|"):
         parser.feed(line, 0.0)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from opsctl.engines.phases import LoadPhase
 from opsctl.estimate import Estimate
 from opsctl.lab.units import Standin
 from opsctl.playbook.models import Readiness
-from opsctl.serving.load.progress import LoadPhase
 from opsctl.serving.load.stalls import GENEROUS, LEAST, StallLimits
 from tests.serving.conftest import service_for
 

@@ -1,0 +1,30 @@
+"""Engines: everything that is one model server's own, a file each behind the protocol of ``base.py``.
+
+Pure: command lines, versions and log lines in, answers out. Knows no host, no inventory and no run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from opsctl.engines.base import Engine, Launch
+from opsctl.engines.sglang import Sglang
+from opsctl.engines.standin import Standin
+from opsctl.engines.vllm import Vllm
+
+__all__ = ["ENGINES", "Engine", "Launch", "recognise"]
+
+ENGINES: Mapping[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        Vllm(),
+        Sglang(),
+        Standin(),
+    )
+}
+"""Every engine by the name that the inventory uses."""
+
+
+def recognise(argv: Sequence[str]) -> Engine | None:
+    """Return the engine that a command line starts, or None."""
+    return next((engine for engine in ENGINES.values() if engine.begins(argv) is not None), None)
