@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 
 import hypothesis
 import pytest
@@ -46,6 +47,36 @@ CORE = (
     "tests/test_docs.py::test_the_walk_through_a_crash",
 )
 """Tests on lab hosts that ``script/test`` runs within its eight minutes; ``script/test-lab`` runs the others."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what ``script/test`` asks for: a package that is missing must not hide a test."""
+    parser.addoption("--no-skips", action="store_true", help="a test that is skipped fails")
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    report.outcome, report.longrepr = "failed", f"{reason}: with --no-skips a skipped test fails"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that is skipped, where ``--no-skips`` says so."""
+    report = yield
+    if report.skipped and item.config.getoption("no_skips") and not hasattr(report, "wasxfail"):
+        _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Fail a file that is skipped, where ``--no-skips`` says so."""
+    report = yield
+    if report.skipped and collector.config.getoption("no_skips"):
+        _refuse_skip(report)
+    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

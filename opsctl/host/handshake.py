@@ -34,6 +34,15 @@ _DROPPED_LIMIT = 15.0
 _AGENT_LOCK = threading.Lock()
 
 
+class _Proxy(paramiko.ProxyCommand):  # type: ignore[misc]
+    """A ProxyCommand that is awaited when it ends; paramiko leaves it behind, with its pipes."""
+
+    def close(self) -> None:
+        """End the program and close its pipes."""
+        with self.process:
+            self.process.terminate()
+
+
 class _Dropped(HostUnreachable):
     """sshd closed before it said a word: too many at the door. Another try helps."""
 
@@ -98,7 +107,7 @@ def _socket(route: Route, hops: list[fabric.Connection], deadline: Deadline) -> 
     """Return what the connection speaks through: a TCP socket, a jump host's channel, or a ProxyCommand."""
     deadline.check(where=route.where)
     if route.proxy_command is not None:
-        return paramiko.ProxyCommand(route.proxy_command)
+        return _Proxy(route.proxy_command)
     if route.jump is not None:
         return hops[-1].transport.open_channel(
             "direct-tcpip",

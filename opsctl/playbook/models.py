@@ -93,6 +93,9 @@ class Stopping(Model):
     """Longest time until the unit is inactive; the unit's own TimeoutStopSec acts first."""
     gpu_limit: Duration = 2 * 60.0
     """Longest time until the GPUs' memory is free after the unit is inactive."""
+    end_leftovers: bool = False
+    """End processes of the unit that outlive its stop (KillMode=process): they hold GPUs and port, so that no restore
+    could succeed. Without it such a unit is refused before the outage."""
 
 
 class Traffic(Model):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from hashlib import sha256
 from pathlib import Path
@@ -33,8 +32,6 @@ def test_shellcheck_is_silent() -> None:
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
 def test_every_shell_reads_it(shell: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} here")
     argv = [shell, "sh", "-n"] if shell == "busybox" else [shell, "-n"]
     subprocess.run([*argv, SCRIPT], check=True)
 
