@@ -107,7 +107,7 @@ class Bench:
         wanted = production or standin()
         folder.mkdir(parents=True, exist_ok=True)
         if with_router:
-            host.write_files(router(wanted))
+            host.write_files(router(wanted, release=host.spec.release))
         install(host, wanted)
         if with_router:
             host.systemctl("start", "vllm-router.service")
