@@ -94,13 +94,22 @@ def _recipe(release: Release, place: Path) -> list[str]:
 
 def binds() -> tuple[str, ...]:
     """Return the binds that give a host of a release this machine's Python, at the paths that it has here."""
-    program = Path(sys.executable).resolve()
-    folders = {str(program): str(_portable(program)), sysconfig.get_path("stdlib"): "", str(_typelibs()): ""}
+    portable = str(_portable(Path(sys.executable).resolve()))
+    folders = {str(name): portable for name in _names(Path(sys.executable))}
+    folders |= {sysconfig.get_path("stdlib"): "", str(_typelibs()): ""}
     library = Path(sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME") or "none")
     if library.exists():
         folders[str(library)] = ""
     found = tuple(f"{source or target}:{target}:ro" for target, source in folders.items() if Path(target).exists())
     return (f"{_machine_libraries()}:{_LIBRARIES}:ro", *found)
+
+
+def _names(program: Path) -> list[Path]:
+    """Return every path outside the virtual environment by which links lead from a program to itself."""
+    found = [program]
+    while found[-1].is_symlink():
+        found.append(found[-1].parent / found[-1].readlink())
+    return [path for path in found if not path.is_relative_to(sys.prefix)]
 
 
 def _portable(program: Path) -> Path:
