@@ -1,7 +1,7 @@
 """Kill, and pause past its lease, the controller at every strike point of a campaign, or at random instants.
 
 A strike point is the instant just before or just after a commit to the journal or a mutation of the host
-(``opsctl/runs/strike_points.py``). After each strike the guard alone must bring production back; a paused controller
+(``opsctl/strike_points.py``). After each strike the guard alone must bring production back; a paused controller
 then wakes up, and must change nothing. Killed runs are resumed, and must complete.
 
     python benchmarks/chaos.py --strike-points

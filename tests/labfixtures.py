@@ -13,12 +13,14 @@ import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from opsctl.errors import UnfitError
+from opsctl.lab import releases
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.lab import Lab, check_machine, reap
 from opsctl.lab.spec import HostSpec
@@ -48,6 +50,14 @@ class InstallStandin(Protocol):
 
 
 _NUMBERS = itertools.count(1)
+_RELEASE = os.environ.get("OPSCTL_LAB_RELEASE", "")
+"""The Debian release that lab hosts run (script/test-releases sets it), "" for this machine's own system."""
+
+
+def of_release(spec: HostSpec | None = None) -> HostSpec:
+    """Return a spec whose host runs the release under test, unless it names one itself."""
+    spec = spec or HostSpec()
+    return spec if spec.release or not _RELEASE else replace(spec, release=releases.find(_RELEASE).name)
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +77,7 @@ def lab() -> Iterator[Lab]:
 @pytest.fixture(scope="module")
 def lab_host(lab: Lab) -> Iterator[LabHost]:
     """Return a host that the tests of one module share: for tests that leave it as they found it."""
-    host = lab.up(f"shared{next(_NUMBERS)}")
+    host = lab.up(f"shared{next(_NUMBERS)}", of_release())
     yield host
     lab.down(host.name)
 
@@ -84,7 +94,7 @@ def make_lab_host(lab: Lab) -> Iterator[MakeLabHost]:
     made: list[LabHost] = []
 
     def make(spec: HostSpec | None = None, *, name: str | None = None) -> LabHost:
-        host = lab.create(name or f"host{next(_NUMBERS)}", spec)
+        host = lab.create(name or f"host{next(_NUMBERS)}", of_release(spec))
         made.append(host)
         host.boot()
         return host
@@ -100,7 +110,7 @@ def lab_hosts(lab: Lab) -> Iterator[Callable[[int], list[LabHost]]]:
     made: list[LabHost] = []
 
     def boot(count: int) -> list[LabHost]:
-        hosts = lab.up_all([f"host{next(_NUMBERS)}" for _ in range(count)])
+        hosts = lab.up_all([f"host{next(_NUMBERS)}" for _ in range(count)], of_release())
         made.extend(hosts)
         return hosts
 

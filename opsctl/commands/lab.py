@@ -37,17 +37,25 @@ class EngineChoice(StrEnum):
 def up(
     count: Annotated[int, typer.Argument(min=1, max=20, help="Number of hosts, named lab1, lab2, …")] = 1,
     engine: Annotated[
-        EngineChoice,
+        EngineChoice | None,
         typer.Option(
-            help="torch: a real transformer on two CPU ranks; paced: computes nothing, starts at once; "
-            "vllm: a real CPU vLLM, which script/vllm-cpu installs."
+            help="torch: a real transformer on two CPU ranks (the default); paced: computes nothing, starts at once "
+            "(the default, and all there is, with --release); vllm: a real CPU vLLM, which script/vllm-cpu installs."
         ),
-    ] = EngineChoice.TORCH,
+    ] = None,
     load: Annotated[str, typer.Option(help="How long the stand-in takes to load its weights.")] = "3s",
     fault: Annotated[str, typer.Option(help="Faults of the stand-in, such as dies-at-shard=3,times=1.")] = "",
     router: Annotated[bool, typer.Option("--router", help="A router that hangs on production by Requires=.")] = False,
     login: Annotated[str, typer.Option(help="Who logs in; one other than root has sudo.")] = "root",
     disk: Annotated[str, typer.Option(help="Size of a host's disk, in this machine's memory.")] = "2G",
+    release: Annotated[
+        str,
+        typer.Option(
+            envvar="OPSCTL_LAB_RELEASE",
+            help="Debian release to run, by name or number: bullseye (11), bookworm (12), bookworm-backports, "
+            "trixie (13); its root is built once, in a minute or two. By default this machine's own system.",
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Boot throw-away hosts that serve a stand-in, and print the path of their inventory.
@@ -61,14 +69,21 @@ def up(
       opsctl plan playbooks/profile-campaign.yml -i "$(opsctl lab up)"
 
       opsctl lab up 3 --engine paced --load 20s --fault stuck-at-shard=4
+
+      opsctl lab up --release bullseye
     """
     from opsctl.lab.lab import Lab
     from opsctl.lab.real import RealVllm
     from opsctl.lab.rehearsal import raise_lab, raise_real
+    from opsctl.lab.releases import find
     from opsctl.lab.spec import HostSpec
     from opsctl.lab.units import Server, Standin
 
     names = [f"lab{number}" for number in range(1, count + 1)]
+    debian = find(release).name if release else ""
+    engine = engine or (EngineChoice.PACED if debian else EngineChoice.TORCH)
+    if debian and engine is not EngineChoice.PACED:
+        raise UnfitError(f"a host of Debian {debian} cannot serve with engine {engine}", hint="--engine paced")
     server: Server
     if engine is EngineChoice.VLLM:
         server = RealVllm()
@@ -86,7 +101,7 @@ def up(
         except ValueError as error:
             raise UnfitError(str(error)) from None
         lab = Lab.open()
-        spec = HostSpec(login=login, disk=disk)
+        spec = HostSpec(login=login, disk=disk, release=debian)
         hosts = raise_lab(lab, names, server, spec=spec, with_router=router)
     for host in hosts:
         print(f"{host.name} serves at {server.url} on {host.address}: opsctl lab ssh {host.name}", file=sys.stderr)

@@ -26,6 +26,7 @@ from opsctl.host.error_mapping import bus_error, link_lost
 from opsctl.host.guard import GuardExit
 from opsctl.host.protocol import JobOutcome, TransientUnit, UnitStatus
 from opsctl.host.units import dbus_typed, full_name, object_path, status_of, transient_properties
+from opsctl.strike_points import strike_point
 
 if TYPE_CHECKING:
     from opsctl.host.binding import BoundHost
@@ -285,6 +286,8 @@ class BusSystemd:
     def _job(self, kind: str, unit: str, method: Callable[..., Any], *arguments: Any, deadline: Deadline) -> JobOutcome:
         jobs = self._watching(deadline)
         started = time.monotonic()
+        # Nothing on this side looks at the lease between here and the call: what a late call does, the fence decides.
+        strike_point(f"bus {kind} {unit} before")
         path = self._call(method, *arguments, asked=f"{kind} of {unit}", deadline=deadline)
         result = jobs.wait(path, deadline, alive=lambda: self.alive)
         if result is None:

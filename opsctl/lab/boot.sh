@@ -2,7 +2,7 @@
 # boot.sh: becomes PID 1 of a lab host. Run by hosts.py inside new mount, pid, net, uts, ipc and time namespaces.
 #   boot.sh join    enter the host's own cgroup, then a cgroup namespace rooted there (else every lab host's
 #                   systemd would believe itself at the root of the same tree), and go on as
-#   boot.sh boot    build / as an overlay over ours, pivot into it, start init
+#   boot.sh boot    build / as an overlay over LAB_LOWER (our / or a release's), pivot into it, start init
 # Everything comes in by LAB_ variables; nothing written here reaches the machine that the lab runs on.
 set -euo pipefail
 
@@ -13,7 +13,7 @@ fi
 
 dir=$LAB_DIR
 mount --make-rprivate /
-mount -t overlay overlay -o "lowerdir=/,upperdir=$dir/disk/upper,workdir=$dir/disk/work" "$dir/root"
+mount -t overlay overlay -o "lowerdir=$LAB_LOWER,upperdir=$dir/disk/upper,workdir=$dir/disk/work" "$dir/root"
 cd "$dir/root"
 
 # Pseudo file systems. /dev is made anew: a shared one would share /dev/log and /dev/shm with this machine.
@@ -70,6 +70,7 @@ if [ ! -e "$dir/disk/seeded" ]; then # the first boot; later ones find their dis
 fi
 
 pivot_root . mnt
+hash -r
 umount -l /mnt
 hostname "$LAB_NAME"
 ip link set lo up

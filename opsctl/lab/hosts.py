@@ -1,6 +1,7 @@
 """One throw-away host: boot it, cut its power or its cable, run things in it, take it down.
 
-A host is a process tree in namespaces of its own, with systemd as PID 1, over an overlay of this machine's /.
+A host is a process tree in namespaces of its own, with systemd as PID 1, over an overlay of this machine's /,
+or of a Debian release's (releases.py).
 Its disk is a tmpfs that outlives a power cut; a boot has a new boot_id and clocks that start at 0.
 """
 
@@ -21,7 +22,7 @@ from typing import Literal
 
 from opsctl.deadline import Deadline
 from opsctl.errors import DeadlineExceeded, OpsctlError
-from opsctl.lab import network, processes
+from opsctl.lab import network, processes, releases
 from opsctl.lab.spec import HostSpec, SeedFile, needed_binds, seed, seed_tar
 
 _BOOT = Path(__file__).with_name("boot.sh")
@@ -92,7 +93,7 @@ class LabHost:
     @classmethod
     def create(cls, name: str, index: int, number: int, folder: Path, spec: HostSpec) -> LabHost:
         """Lay out a host's folder: disk, host key, first files. Nothing runs yet."""
-        host = cls(name, index, number, folder, replace(spec, binds=(*needed_binds(), *spec.binds)))
+        host = cls(name, index, number, folder, replace(spec, binds=(*needed_binds(spec.release), *spec.binds)))
         (folder / "disk").mkdir(parents=True)
         (folder / "root").mkdir()
         _run("mount", "-t", "tmpfs", "-o", f"size={spec.disk}", "opsctl-lab", str(folder / "disk"))
@@ -163,6 +164,7 @@ class LabHost:
         environment = {
             **os.environ,
             "LAB_DIR": str(self.folder),
+            "LAB_LOWER": str(releases.root(releases.find(self.spec.release))) if self.spec.release else "/",
             "LAB_NAME": self.name,
             "LAB_ADDRESS": self.address,
             "LAB_GATEWAY": network.address(self.index, 0),

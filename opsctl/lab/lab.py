@@ -20,7 +20,7 @@ from pathlib import Path
 
 from opsctl.deadline import Deadline
 from opsctl.errors import OpsctlError, UnfitError
-from opsctl.lab import network, processes
+from opsctl.lab import network, processes, releases
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.spec import HostSpec
 
@@ -132,6 +132,8 @@ class Lab:
         """Lay out a host, not booted. Raises UnfitError when there is one of that name."""
         if not _NAME.fullmatch(name):
             raise UnfitError(f"a lab host cannot be named {name!r}", wanted="lower-case letters, digits, hyphens")
+        if spec is not None and spec.release:
+            releases.root(releases.find(spec.release))  # minutes, when it is built: not under the machine's lock
         with _machine_lock():
             folder = self.folder / name
             if (folder / "host.json").exists():

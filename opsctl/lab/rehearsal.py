@@ -32,7 +32,7 @@ def raise_lab(
     """
     spec = spec or HostSpec()
     gpus = GpuConfig(count=standin.tensor_parallel)
-    files = all_files([standin], gpus=gpus, with_router=with_router)
+    files = all_files([standin], gpus=gpus, with_router=with_router, release=spec.release)
     bind = f"{model_folder(lab)}:{MODELS}/{Path(standin.model).name}:ro"
     hosts = lab.up_all(names, replace(spec, binds=(*spec.binds, bind)).with_files(files))
     for host in hosts:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from opsctl.lab import releases
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -30,7 +32,8 @@ class HostSpec:
     ``disk`` sizes its disk (a tmpfs: what is written counts against this machine's memory). ``login`` is who
     logs in by SSH; a name other than root is made, with ``sudo -n`` where ``sudo``. ``linger`` users keep a
     systemd of their own. ``remove`` are paths that this host lacks, such as /usr/bin/curl. ``binds`` bring in
-    folders of this machine: ``SOURCE:TARGET:ro`` or ``:rw``. ``init`` sshd is a host without systemd.
+    folders of this machine: ``SOURCE:TARGET:ro`` or ``:rw``. ``init`` sshd is a host without systemd. ``release``
+    names the Debian release that it runs (releases.py), "" for this machine's own system.
     """
 
     disk: str = "2G"
@@ -39,6 +42,7 @@ class HostSpec:
     linger: tuple[str, ...] = ()
     host_key: Literal["ed25519", "ecdsa", "rsa"] = "ed25519"
     init: Literal["systemd", "sshd"] = "systemd"
+    release: str = ""
     binds: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
     files: dict[str, SeedFile] = field(default_factory=dict)
@@ -95,6 +99,9 @@ def seed(name: str, address: str, spec: HostSpec, *, host_key: str, public_key: 
     }
     if spec.login != "root" and spec.sudo:
         files["/etc/sudoers.d/lab"] = SeedFile(f"{spec.login} ALL=(ALL) NOPASSWD: ALL\n", 0o440)
+    if spec.release:  # no console and no kernel of its own; in this machine's root nothing pulls these in
+        masked = ("console-getty", "systemd-modules-load")
+        files |= {f"/etc/systemd/system/{unit}.service": SeedFile(link_to="/dev/null") for unit in masked}
     files |= {f"/var/lib/systemd/linger/{user}": SeedFile() for user in spec.linger}
     return files | spec.files
 
@@ -116,8 +123,11 @@ def seed_tar(files: dict[str, SeedFile]) -> bytes:
     return buffer.getvalue()
 
 
-def needed_binds() -> tuple[str, ...]:
-    """Return binds for the checkout and its Python where the overlay of / alone would not show them."""
+def needed_binds(release: str) -> tuple[str, ...]:
+    """Return binds for the checkout and its Python where the lower layer of / alone would not show them."""
+    if release:
+        own = dict.fromkeys(os.path.realpath(path) for path in (CHECKOUT, sys.prefix))
+        return (*(f"{path}:{path}:ro" for path in own), *releases.binds())
     root = Path("/").stat().st_dev
     hidden = ("/tmp", "/run", "/dev")  # noqa: S108 - these are fresh in a lab host
     wanted = dict.fromkeys(os.path.realpath(path) for path in (CHECKOUT, sys.prefix, sys.base_prefix))

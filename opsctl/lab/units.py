@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from opsctl.deadline import Deadline
+from opsctl.lab import releases
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.spec import SeedFile
 from opsctl.lab.standin.faults import FAULT_FOLDER, STATE_FOLDER, parse
@@ -20,6 +21,8 @@ from opsctl.lab.standin.gpus import CONFIG, GpuConfig
 from opsctl.lab.standin.settings import VERSION
 
 ENVIRONMENT = "/opt/vllm"
+STANDIN = "/opt/standin"
+"""The stand-in server's own environment, where /opt/vllm has a Debian release's Python."""
 MODELS = "/models"
 _STANDIN = Path(__file__).parent / "standin"
 
@@ -90,7 +93,7 @@ class Standin:
         return {path: SeedFile(self.text()), **link}
 
 
-def router(of: Standin, port: int = 9000) -> dict[str, SeedFile]:
+def router(of: Standin, port: int = 9000, *, release: str = "") -> dict[str, SeedFile]:
     """Return the files of ``vllm-router.service``, which hangs on production by Requires=."""
     text = f"""\
 [Unit]
@@ -99,7 +102,7 @@ Requires={of.service_name}
 After={of.service_name}
 
 [Service]
-ExecStart={ENVIRONMENT}/bin/python -m opsctl.lab.standin.router {port} {of.port}
+ExecStart={STANDIN if release else ENVIRONMENT}/bin/python -m opsctl.lab.standin.router {port} {of.port}
 
 [Install]
 WantedBy=multi-user.target
@@ -109,31 +112,44 @@ WantedBy=multi-user.target
     return {path: SeedFile(text), wants: SeedFile(link_to=path)}
 
 
-def environment_files(version: str = VERSION) -> dict[str, SeedFile]:
+def environment_files(version: str = VERSION, *, release: str = "") -> dict[str, SeedFile]:
     """Return a serving environment in /opt/vllm that is made of this one's packages, with ``vllm`` in its bin.
 
-    Its metadata says that vLLM of this version is installed, as a real environment's does.
+    Its metadata says that vLLM of this version is installed, as a real environment's does. On a host of a Debian
+    release its Python is the release's own; the stand-in server itself runs with this machine's.
     """
     base = os.path.realpath(sys.executable)
-    config = f"home = {Path(base).parent}\ninclude-system-site-packages = false\nversion = {sys.version.split()[0]}\n"
-    program = (
-        f"#!{ENVIRONMENT}/bin/python\nimport sys\n\nfrom opsctl.lab.standin.__main__ import main\n\nsys.exit(main())\n"
-    )
-    library = f"{ENVIRONMENT}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    server = STANDIN if release else ENVIRONMENT
+    program = f"#!{server}/bin/python\nimport sys\n\nfrom opsctl.lab.standin.__main__ import main\n\nsys.exit(main())\n"
     smi = f'#!/bin/sh\nexec {base} -I -S {_STANDIN / "nvidia_smi.py"} "$@"\n'
     # Services of any user hold the same GPUs.
     places = "".join(f"d {place} 0777\n" for place in ("/run/opsctl-lab", "/run/opsctl-lab/gpus", str(STATE_FOLDER)))
-    return {
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    packages = f"lib/python{own}/site-packages"
+    files = {
         "/etc/tmpfiles.d/opsctl-lab.conf": SeedFile(places),
-        f"{ENVIRONMENT}/pyvenv.cfg": SeedFile(config),
-        f"{ENVIRONMENT}/bin/python": SeedFile(link_to=base),
-        f"{ENVIRONMENT}/bin/python3": SeedFile(link_to="python"),
-        f"{ENVIRONMENT}/bin/vllm": SeedFile(program, 0o755),
-        f"{library}/standin.pth": SeedFile(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"),
-        f"{library}/vllm-{version}.dist-info/METADATA": SeedFile(
-            f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
+        **_python_files(server, base, own),
+        f"{server}/{packages}/standin.pth": SeedFile(
+            f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
         ),
+        f"{ENVIRONMENT}/bin/vllm": SeedFile(program, 0o755),
         "/usr/local/bin/nvidia-smi": SeedFile(smi, 0o755),
+    }
+    if release:
+        theirs = releases.find(release).python
+        packages = f"lib/python{theirs}/site-packages"
+        files |= _python_files(ENVIRONMENT, f"/usr/bin/python{theirs}", theirs)
+    metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
+    return files | {f"{ENVIRONMENT}/{packages}/vllm-{version}.dist-info/METADATA": SeedFile(metadata)}
+
+
+def _python_files(folder: str, base: str, version: str) -> dict[str, SeedFile]:
+    """Return the files of a virtual environment of the Python at ``base``."""
+    config = f"home = {Path(base).parent}\ninclude-system-site-packages = false\nversion = {version}\n"
+    return {
+        f"{folder}/pyvenv.cfg": SeedFile(config),
+        f"{folder}/bin/python": SeedFile(link_to=base),
+        f"{folder}/bin/python3": SeedFile(link_to="python"),
     }
 
 
@@ -151,7 +167,7 @@ def model_files() -> dict[str, SeedFile]:
 
 def install(host: LabHost, *standins: Standin, gpus: GpuConfig | None = None, start: bool = True) -> None:
     """Put stand-in services on a running host; start them and wait until they answer (unless not ``start``)."""
-    files = {**environment_files(), **gpu_files(gpus or GpuConfig())}
+    files = {**environment_files(release=host.spec.release), **gpu_files(gpus or GpuConfig())}
     if all(standin.engine == "paced" for standin in standins):
         files |= model_files()
     for standin in standins:
@@ -229,10 +245,12 @@ def breaches(host: LabHost) -> list[dict[str, Any]]:
     return [json.loads(line) for line in host.read_file(path).splitlines()] if host.exists(path) else []
 
 
-def all_files(standins: Iterable[Standin], *, gpus: GpuConfig, with_router: bool = False) -> dict[str, SeedFile]:
+def all_files(
+    standins: Iterable[Standin], *, gpus: GpuConfig, with_router: bool = False, release: str = ""
+) -> dict[str, SeedFile]:
     """Return everything that a serving lab host has from its first boot on."""
     known = tuple(standins)
-    files = {**environment_files(), **gpu_files(gpus)}
+    files = {**environment_files(release=release), **gpu_files(gpus)}
     for standin in known:
         files |= standin.files()
-    return files | (router(known[0]) if with_router else {})
+    return files | (router(known[0], release=release) if with_router else {})

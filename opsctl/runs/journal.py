@@ -29,7 +29,7 @@ from opsctl.errors import JournalError
 from opsctl.redaction import redact_value
 from opsctl.results import State, StepResult
 from opsctl.runs.schema import SCHEMA, SCHEMA_VERSION
-from opsctl.runs.strike_points import strike_point
+from opsctl.strike_points import strike_point
 
 
 def state_home() -> Path:

@@ -1,6 +1,6 @@
 """One lab host that serves the stand-in, one controller's desk, and striking the controller at an exact instant.
 
-The controller is ``opsctl run`` as a person starts it. It is frozen (SIGSTOP, by ``opsctl/runs/strike_points.py``) at a
+The controller is ``opsctl run`` as a person starts it. It is frozen (SIGSTOP, by ``opsctl/strike_points.py``) at a
 named commit or mutation of its journal; then the fault is done to it, to its link, or to its host, and it goes on.
 """
 
@@ -107,7 +107,7 @@ class Bench:
         wanted = production or standin()
         folder.mkdir(parents=True, exist_ok=True)
         if with_router:
-            host.write_files(router(wanted))
+            host.write_files(router(wanted, release=host.spec.release))
         install(host, wanted)
         if with_router:
             host.systemctl("start", "vllm-router.service")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tests.faults.bench import BOUND, CAMPAIGN, LOAD, LOOK_EVERY, STOP, TTL, Bench, Controller, fill, until
+from tests.faults.bench import BOUND, CAMPAIGN, LOAD, LOOK_EVERY, PRODUCTION, STOP, TTL, Bench, Controller, fill, until
 
 VERIFIED, FAILED, UNFIT, NOT_VERIFIED, HELD, INTERRUPTED, KILLED = 0, 1, 2, 3, 4, 130, -9
 
@@ -35,7 +35,8 @@ STATES = (
     StateOf("before arm", "mutation install guard before#1", armed=False),
     StateOf("armed", "mutation arm after#1", untouched=True),
     StateOf("stage on production (command)", "mutation start stage after#1"),
-    StateOf("stopping production", "mutation stop before#1"),
+    # The last instant before production goes down: past every look at the lease, so that here the fence alone counts.
+    StateOf("stopping production", f"bus stop {PRODUCTION}.service before#1"),
     StateOf("stopped", "mutation stop after#1", down=True),
     StateOf("stage on free GPUs (command)", "mutation start stage after#2", down=True),
     StateOf("loading the variant", "mutation start after#1", down=True),

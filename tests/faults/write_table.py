@@ -11,6 +11,8 @@ from tests.faults.bench import BOUND, LOAD, TTL
 from tests.faults.table import FAULTS, SENSELESS, STATES
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+RELEASES_HEADING = "## On every release"
+"""Where the part begins that write_releases.py writes."""
 _HEAD = """\
 # The fault table
 
@@ -72,7 +74,8 @@ def main() -> int:
     head = _HEAD.format(
         held=len(outcomes), failed=len(failed), rest=unrun, seconds=seconds, jobs=jobs, load=LOAD, ttl=TTL, bound=BOUND,
     )  # fmt: skip
-    PAGE.write_text(head + "\n".join(lines) + "\n")
+    _, heading, releases = PAGE.read_text().partition(f"\n{RELEASES_HEADING}")
+    PAGE.write_text(head + "\n".join(lines) + "\n" + heading + releases)
     return 1 if failed or not outcomes else 0
 
 

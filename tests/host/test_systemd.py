@@ -129,7 +129,10 @@ def test_a_unit_that_dies_after_its_start_is_seen_as_failed(systemd: Systemd) ->
 
 
 def test_a_condition_that_does_not_hold_leaves_the_unit_down(systemd: Systemd) -> None:
-    systemd.start("skipped", deadline=limit())
+    try:
+        systemd.start("skipped", deadline=limit())
+    except JobFailed as error:  # so says systemd 247; later ones call the job done
+        assert error.result == "skipped"  # noqa: PT017 - on some releases it is no error
     assert systemd.status("skipped", deadline=limit()).stopped
 
 

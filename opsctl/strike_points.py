@@ -1,4 +1,4 @@
-"""Strike points: the instants just before and just after each commit and each mutation, where chaos tests strike.
+"""Strike points, where chaos tests strike: around each commit and mutation, and before each call that moves a unit.
 
 ``OPSCTL_STRIKE=N:kill`` ends this process with SIGKILL at the N-th strike point, ``N:pause`` stops it with SIGSTOP.
 ``NAME#K`` in place of N means the K-th strike point of that name. ``OPSCTL_STRIKE_LOG=FILE`` writes the name of every

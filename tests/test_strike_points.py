@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.runs.strike_points import strike_point
+from opsctl.strike_points import strike_point
 
 WALK = (
-    "from opsctl.runs.strike_points import strike_point as at\n"
-    "for name in ('a', 'b', 'a', 'c'): at(name)\nprint('through')"
+    "from opsctl.strike_points import strike_point as at\nfor name in ('a', 'b', 'a', 'c'): at(name)\nprint('through')"
 )
 
 
