@@ -20,7 +20,7 @@ from opsctl.commands.terminal import Terminal
 from opsctl.errors import UnfitError
 from opsctl.redaction import BLANK, is_secret_name, printable, redact, redact_argv, redact_value
 from opsctl.report import render_markdown
-from opsctl.runs.events import Event, JsonLines, Recorder
+from opsctl.runs.events import Event, JsonLines, Recorder, Sink
 from opsctl.runs.journal import Journal
 from opsctl.runs.reading import load_run
 from opsctl.terminal.live_view import PlainLines
@@ -132,7 +132,7 @@ def test_a_planted_secret_is_in_no_sink_of_a_run(secret: str, carrier: str) -> N
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
         journal.begin_run("r", playbook="p", file="p.yml", version="1", definition={"argv": [text]})
         journal.host("r", "h", production="p", unit="p.service")
-        sinks = [PlainLines(Terminal(file=shown, width=60)), JsonLines(lines)]
+        sinks: list[Sink] = [PlainLines(Terminal(file=shown, width=60)), JsonLines(lines)]
         Recorder("r", journal, sinks).say("service.failed", text, host="h", lines=[text], env={"API_KEY": secret})
         with journal.mutation("r", "h", "stop", "p.service") as detail:
             detail["said"] = text
@@ -187,7 +187,7 @@ def test_a_hosts_words_move_no_cursor_in_tables_live_view_or_lines(attack: str) 
     with Live(table, console=console, auto_refresh=False) as live:
         live.console.print(Text(attack), attack)
     stream = CleanStream(out)
-    print(attack, file=stream)  # type: ignore[call-overload]
+    print(attack, file=stream)
     # Rich's own colours and cursor moves may be there; what the attack brought may not.
     for sequence in (
         "\x1b]",
