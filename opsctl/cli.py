@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from opsctl import __version__
+from opsctl.commands.border import clean_output
 from opsctl.commands.saying import say_error
 from opsctl.errors import ExitCode, OpsctlError, as_defect
 
@@ -123,6 +124,11 @@ def _complete() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run opsctl and exit with the code that design promises."""
+    with clean_output():
+        _main(argv)
+
+
+def _main(argv: list[str] | None) -> None:
     # pydantic would read the metadata of every installed package to find plugins, none of which is ours.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     arguments = sys.argv[1:] if argv is None else argv

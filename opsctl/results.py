@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
 class State(StrEnum):
@@ -74,10 +75,26 @@ class Cell(_Record):
         return next((figure for figure in self.figures if figure.name == name), None)
 
 
-class Artifact(_Record):
-    """A file in the run's folder, by relative path, with what proves that it is whole."""
+def stays_below(path: str) -> bool:
+    """Return whether a relative path that a host sent leads to a file below the folder it is taken from."""
+    parts = PurePosixPath(path).parts
+    return bool(parts) and not path.startswith("/") and ".." not in parts and path.isprintable()
 
-    path: str
+
+def _below(path: str) -> str:
+    if not stays_below(path):
+        msg = f"wanted a path below the run's folder, found {path[:200]!r}"
+        raise ValueError(msg)
+    return path
+
+
+class Artifact(_Record):
+    """A file in the run's folder, by relative path, with what proves that it is whole.
+
+    A host named the file, so a path that leads out of the folder is no artifact's.
+    """
+
+    path: Annotated[str, AfterValidator(_below)]
     size: int
     sha256: str
     kind: str = ""

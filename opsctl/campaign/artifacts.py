@@ -11,7 +11,7 @@ from opsctl.campaign import limits
 from opsctl.deadline import Deadline
 from opsctl.errors import JournalError
 from opsctl.host.protocol import FileRecord, Host
-from opsctl.results import Artifact
+from opsctl.results import Artifact, stays_below
 
 _ALWAYS = ("results.jsonl", "stdout.log", "stderr.log")
 
@@ -38,6 +38,9 @@ def collect_folder(host: Host, folder: str, into: Path, globs: Sequence[str]) ->
     )
     artifacts, left = [], []
     for size, name in _listed(listing.stdout.decode(errors="replace")):
+        if not _stays_below(name, into):
+            left.append(f"{name[:200]!r} in {folder}: a name that leads out of the run's folder is not fetched")
+            continue
         if not any(fnmatch(name, pattern) for pattern in (*_ALWAYS, *globs)):
             continue
         most = limits.FETCHED_LOG_MOST if _kind(name) == "log" else limits.FETCHED_MOST
@@ -56,6 +59,11 @@ def _listed(listing: str) -> list[tuple[int, str]]:
     """Return (bytes, relative path) of each file that ``find`` printed, by path."""
     pairs = [line.partition(" ") for line in filter(None, listing.split("\0"))]
     return sorted(((int(size), name) for size, _, name in pairs), key=lambda pair: pair[1])
+
+
+def _stays_below(name: str, into: Path) -> bool:
+    """Return whether a name that a host sent is one of a file below the folder, links followed."""
+    return stays_below(name) and (into / name).parent.resolve().is_relative_to(into.resolve())
 
 
 def _fetched(host: Host, remote: str, local: Path, deadline: Deadline) -> FileRecord:

@@ -1,4 +1,4 @@
-"""Being asked to stop: a state of the run that is looked at before each step and in each wait."""
+"""Cancellation: a state of the run, checked before each step and in each wait."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
 
 from opsctl.errors import ExitCode, Interrupted
 
+Result = TypeVar("Result")
+
+_LOOK_EVERY = 0.1
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -49,6 +54,25 @@ class Cancellation:
     def wait(self, seconds: float) -> bool:
         """Wait, at most so long; return whether the run should stop."""
         return self._event.wait(seconds)
+
+    def during(self, work: Callable[[], Result]) -> Result:
+        """Return what ``work`` gives; raise Interrupted as soon as the run should stop.
+
+        ``work`` runs in a thread of its own and is then left behind: it may only read, such as a connection that is
+        being made.
+        """
+        done: Future[Result] = Future()
+
+        def carry_out() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                done.set_exception(error)
+
+        threading.Thread(target=carry_out, name="read only", daemon=True).start()
+        while not wait([done], _LOOK_EVERY).done:
+            self.check()
+        return done.result()
 
 
 @contextmanager

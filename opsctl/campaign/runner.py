@@ -143,7 +143,7 @@ def connect_all(work: Run, stack: ExitStack) -> list[Host]:
     """Connect to every host of the run, in order. Raises HostError."""
     hosts = []
     for name in work.definition.hosts:
-        host = _connect(work.definition, name)
+        host = work.cancellation.during(partial(_connect, work.definition, name))
         stack.callback(host.close)
         boot = ride_out(host, partial(host.boot_id, deadline=Deadline(limits.CALL, f"boot_id of {name}")))
         work.recorder.say("host.connected", f"connected to {name}", host=name, boot_id=boot)

@@ -55,17 +55,17 @@ class Bridge(Protocol):
         ...
 
 
-Hear = Callable[[str], str]
+StderrFilter = Callable[[str], str]
 """Takes what a program said on standard error, and returns what of it is not its own."""
 
 
 class ChannelBridge:
     """Over an SSH channel, pumped by two threads: one a direction, both ended by ``close``."""
 
-    def __init__(self, channel: Any, where: str, hear: Hear) -> None:
+    def __init__(self, channel: Any, where: str, stderr_filter: StderrFilter) -> None:
         self._channel = channel
         self._where = where
-        self._hear = hear
+        self._filter = stderr_filter
         self._near, self._far = socket.socketpair()
         self._threads = [
             threading.Thread(target=self._upward, name=f"opsctl-bridge-up-{where}", daemon=True),
@@ -90,11 +90,11 @@ class ChannelBridge:
         status = None
         if self._channel.status_event.wait(seconds) and self._channel.exit_status >= 0:
             status = int(self._channel.exit_status)
-        return BridgeEnd(status, self._hear(self._stderr()).strip())
+        return BridgeEnd(status, self._filter(self._stderr()).strip())
 
     def listen(self) -> None:
         """Pass on what stands on standard error."""
-        self._hear(self._stderr())
+        self._filter(self._stderr())
 
     def _stderr(self) -> str:
         said = b""
@@ -142,8 +142,8 @@ def ssh_lost_is_end(where: str) -> Any:
 class ProcessBridge:
     """A program on this machine: it holds the far end of the pair itself, so nothing needs pumping."""
 
-    def __init__(self, argv: Sequence[str], hear: Hear) -> None:
-        self._hear = hear
+    def __init__(self, argv: Sequence[str], stderr_filter: StderrFilter) -> None:
+        self._filter = stderr_filter
         self._near, far = socket.socketpair()
         try:
             self._process = subprocess.Popen(
@@ -174,13 +174,13 @@ class ProcessBridge:
             _, stderr = self._process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             return BridgeEnd(None, "")
-        return BridgeEnd(self._process.returncode, self._hear((stderr or b"").decode(errors="replace")).strip())
+        return BridgeEnd(self._process.returncode, self._filter((stderr or b"").decode(errors="replace")).strip())
 
     def listen(self) -> None:
         """Pass on what stands on standard error."""
         pipe = self._process.stderr
         if pipe is not None and select.select([pipe], [], [], 0)[0]:
-            self._hear(os.read(pipe.fileno(), _CHUNK).decode(errors="replace"))
+            self._filter(os.read(pipe.fileno(), _CHUNK).decode(errors="replace"))
 
     def close(self) -> None:
         """End the process."""

@@ -13,7 +13,7 @@ import paramiko
 
 from opsctl.deadline import Deadline
 from opsctl.errors import OpsctlError
-from opsctl.host.bridge import ChannelBridge, Hear
+from opsctl.host.bridge import ChannelBridge, StderrFilter
 from opsctl.host.cutoff import cut_at
 from opsctl.host.error_mapping import link_lost, ssh_errors
 from opsctl.host.handshake import close_hop, open_hops
@@ -68,10 +68,10 @@ class SshLink:
             status = channel.exit_status if channel.exit_status_ready() else -1
             return Ended(int(status), stderr, time.monotonic() - started)
 
-    def open_bridge(self, argv: Sequence[str], *, hear: Hear, deadline: Deadline) -> ChannelBridge:
+    def open_bridge(self, argv: Sequence[str], *, stderr_filter: StderrFilter, deadline: Deadline) -> ChannelBridge:
         """Start a program and join it to a local socket."""
         with self._errors():
-            return ChannelBridge(self._started(argv, deadline), self._where, hear)
+            return ChannelBridge(self._started(argv, deadline), self._where, stderr_filter)
 
     def network_backend(self) -> Any:
         """Return what connects from the host, by direct-tcpip channels."""

@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import fabric
@@ -31,7 +32,8 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 _HANDSHAKES = threading.BoundedSemaphore(4)
 """sshd drops connections at random beyond ten unauthenticated ones (MaxStartups 10:30:100)."""
 _DROPPED_LIMIT = 15.0
-_AGENT_LOCK = threading.Lock()
+_AGENT_LIMIT = 5.0
+"""Seconds in which an agent must list its keys."""
 
 
 class _Proxy(paramiko.ProxyCommand):  # type: ignore[misc]
@@ -83,7 +85,7 @@ def _open_hops(route: Route, hops: list[fabric.Connection], deadline: Deadline) 
         hop.connect_kwargs["transport_factory"] = _preferring(keys.kinds)
         hop.client.set_missing_host_key_policy(_Policy(keys))
         try:
-            hop.client._agent = _agent(route)  # noqa: SLF001 - paramiko has no other way to be given one
+            hop.client._agent = _agent(route, deadline)  # noqa: SLF001 - paramiko has no other way to be given one
             with cut_at(deadline, lambda: _abort(hop, heard), where=route.where):
                 hop.open()
         except BaseException:
@@ -116,7 +118,7 @@ def _socket(route: Route, hops: list[fabric.Connection], deadline: Deadline) -> 
             timeout=deadline.remaining(),
         )
     failures = []
-    found = socket.getaddrinfo(route.hostname, route.port, route.family, socket.SOCK_STREAM)
+    found = _addresses(route, deadline)
     for family, kind, protocol, _, address in found:
         end = socket.socket(family, kind, protocol)
         end.settimeout(max(0.001, deadline.remaining()))
@@ -129,6 +131,20 @@ def _socket(route: Route, hops: list[fabric.Connection], deadline: Deadline) -> 
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return end
     raise failures[0]
+
+
+def _addresses(route: Route, deadline: Deadline) -> list[Any]:
+    """Return what the name resolves to. The resolver knows no limit, and no Ctrl-C: it runs in a thread."""
+    found: Future[list[Any]] = Future()
+
+    def resolve() -> None:
+        try:
+            found.set_result(socket.getaddrinfo(route.hostname, route.port, route.family, socket.SOCK_STREAM))
+        except OSError as error:
+            found.set_exception(error)
+
+    threading.Thread(target=resolve, name=f"resolve {route.hostname}", daemon=True).start()
+    return found.result(max(0.001, deadline.remaining()))
 
 
 def _connect_kwargs(route: Route, heard: HeardSocket, deadline: Deadline) -> dict[str, Any]:
@@ -169,24 +185,48 @@ class _Policy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         self._keys.check(key.get_name(), key.asbytes())
 
 
-def _agent(route: Route) -> paramiko.Agent | None:
-    """Return the agent whose keys are offered after the files; None: the environment's, all keys of it.
+class _Agent(paramiko.Agent):  # type: ignore[misc]
+    """The agent at one socket, every step with a limit: paramiko's own waits for ever for an agent that hangs."""
 
-    paramiko looks only at the environment, and knows no IdentitiesOnly: there the agent may offer just the
-    keys whose files are named (an encrypted file, unlocked in the agent).
-    """
-    if route.identity_agent == "none" or (route.identity_agent is None and not route.identities_only):
-        return None
-    with _AGENT_LOCK:
-        before = os.environ.get("SSH_AUTH_SOCK")
-        if route.identity_agent is not None:
-            os.environ["SSH_AUTH_SOCK"] = route.identity_agent
+    def __init__(self, path: str, deadline: Deadline) -> None:
+        paramiko.agent.AgentSSH.__init__(self)
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            agent = paramiko.Agent()
-        finally:
-            os.environ.pop("SSH_AUTH_SOCK", None)
-            if before is not None:
-                os.environ["SSH_AUTH_SOCK"] = before
+            end.settimeout(max(0.001, min(_AGENT_LIMIT, deadline.remaining())))
+            end.connect(path)
+            self._connect(end)
+            # A key that wants to be touched or confirmed takes its time: to sign, there is all that is left.
+            end.settimeout(max(0.001, deadline.remaining()))
+        except BaseException:
+            end.close()
+            raise
+
+
+def _agent(route: Route, deadline: Deadline) -> paramiko.Agent:
+    """Return the agent whose keys are offered after the files; one without keys where there is none.
+
+    With IdentitiesOnly the agent may offer just the keys whose files are named (an encrypted file, unlocked in the
+    agent). Raises AuthenticationFailed for an agent that hangs where there is no file to go on with.
+    """
+    path = route.identity_agent or os.environ.get("SSH_AUTH_SOCK")
+    none = paramiko.agent.AgentSSH.__new__(paramiko.Agent)
+    paramiko.agent.AgentSSH.__init__(none)
+    if not path or path == "none":
+        return none
+    try:
+        agent = _Agent(path, deadline)
+    except TimeoutError as error:
+        deadline.check(where=route.where)
+        if route.identity_files:
+            return none
+        raise AuthenticationFailed(
+            "the ssh agent does not answer",
+            seen=f"no answer within {_AGENT_LIMIT:g} s",
+            where=path,
+            hint="restart the agent, or set identity_file in the inventory",
+        ) from error
+    except (OSError, paramiko.SSHException):
+        return none
     if route.identities_only:
         named = {key.blob for key in public_keys(f"{file}.pub" for file in route.identity_files)}
         agent._keys = tuple(key for key in agent.get_keys() if key.asbytes() in named)  # noqa: SLF001

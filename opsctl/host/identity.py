@@ -1,7 +1,7 @@
-"""Who and what a host is: asked when first needed, and where possible along with something else.
+"""The identity of a host: its boot, the login's uid, its init and the folder for state. Queried when first needed.
 
-Logging in to a program costs a host a tenth of a second and more, so the question has no program of its own where
-the bridge to systemd can carry it: it then comes first on the bridge's standard error.
+Starting a program over SSH costs a tenth of a second and more. So the query is put before the bridge to systemd where
+one is opened anyway: its answer is then the first line of the bridge's standard error.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from opsctl.errors import CommandFailed
 from opsctl.host.link import Ended
 
-_SAY = (
+_QUERY = (
     'printf \'opsctl-host %s %s %s %s\\n\' "$(cat /proc/sys/kernel/random/boot_id)" "$(id -u)" '
     '"$(test -d /run/systemd/system && echo systemd || echo none)" '
     '"${XDG_STATE_HOME:-${HOME:-/root}/.local/state}"'
 )
-ARGV = ("sh", "-c", _SAY)
+ARGV = ("sh", "-c", _QUERY)
 # A login file may print what it likes around it.
-_SAID = re.compile(r"^opsctl-host (?P<boot_id>\S+) (?P<uid>\d+) (?P<manager>\w+) (?P<state>.+)\n", re.MULTILINE)
+_ANSWER = re.compile(r"^opsctl-host (?P<boot_id>\S+) (?P<uid>\d+) (?P<manager>\w+) (?P<state>.+)\n", re.MULTILINE)
 
 
 def carried_by(argv: Sequence[str]) -> tuple[str, ...]:
-    """Return a program that says the answer on standard error and then is ``argv``."""
-    return ("sh", "-c", f'{_SAY} >&2; exec "$@"', "sh", *argv)
+    """Return a program that prints the answer on standard error and then executes ``argv``."""
+    return ("sh", "-c", f'{_QUERY} >&2; exec "$@"', "sh", *argv)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What the host said."""
+    """The host's answer."""
 
     boot_id: str
     uid: str
@@ -42,7 +42,7 @@ class Identity:
 
 
 class IdentityQuery:
-    """The question to one connection's host. ``ask`` runs ``ARGV`` there and hands its output to a callable."""
+    """The query of one connection. ``ask`` runs ``ARGV`` on its host and passes the output to a callable."""
 
     def __init__(self, name: str, ask: Callable[[Callable[[bytes], object]], Ended]) -> None:
         self._name = name
@@ -50,21 +50,21 @@ class IdentityQuery:
         self._lock = threading.Lock()
         self.known: Identity | None = None
 
-    def hear(self, text: str) -> str:
-        """Take the answer out of what a program said, and return the rest."""
-        found = _SAID.search(text)
+    def take_from(self, text: str) -> str:
+        """Take the answer out of a program's output, and return the rest."""
+        found = _ANSWER.search(text)
         if found is None:
             return text
         self.known = Identity(**found.groupdict())
         return text[: found.start()] + text[found.end() :]
 
     def result(self) -> Identity:
-        """Return what the host says, asked now if it was not heard yet. Raises HostError, DeadlineExceeded."""
+        """Return the identity, queried now if it is not known yet. Raises HostError, DeadlineExceeded."""
         with self._lock:
             if self.known is None:
                 pieces: list[bytes] = []
                 ended = self._ask(pieces.append)
-                self.hear(b"".join(pieces).decode(errors="replace"))
+                self.take_from(b"".join(pieces).decode(errors="replace"))
             if self.known is None:
                 raise CommandFailed(
                     f"{self._name} runs no programs for this login",

@@ -14,7 +14,7 @@ from opsctl.deadline import Deadline
 if TYPE_CHECKING:
     import httpcore
 
-    from opsctl.host.bridge import Bridge, Hear
+    from opsctl.host.bridge import Bridge, StderrFilter
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Link(Protocol):
         """
         ...
 
-    def open_bridge(self, argv: Sequence[str], *, hear: Hear, deadline: Deadline) -> Bridge:
-        """Start a program whose standard input and output are joined to a local socket; ``hear`` gets the third."""
+    def open_bridge(self, argv: Sequence[str], *, stderr_filter: StderrFilter, deadline: Deadline) -> Bridge:
+        """Start a program whose standard input and output join a local socket; ``stderr_filter`` sees the third."""
         ...
 
     def network_backend(self) -> httpcore.NetworkBackend:

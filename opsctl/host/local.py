@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from opsctl.deadline import Deadline
 from opsctl.errors import CommandFailed
-from opsctl.host.bridge import Hear, ProcessBridge
+from opsctl.host.bridge import ProcessBridge, StderrFilter
 from opsctl.host.link import Ended
 from opsctl.host.quoting import show_argv
 
@@ -51,11 +51,11 @@ class LocalLink:
                 raise
             return Ended(process.returncode, stderr, time.monotonic() - started)
 
-    def open_bridge(self, argv: Sequence[str], *, hear: Hear, deadline: Deadline) -> ProcessBridge:
+    def open_bridge(self, argv: Sequence[str], *, stderr_filter: StderrFilter, deadline: Deadline) -> ProcessBridge:
         """Start a program and join it to a local socket."""
         deadline.check()
         with _not_found(argv):
-            return ProcessBridge(argv, hear)
+            return ProcessBridge(argv, stderr_filter)
 
     def network_backend(self) -> httpcore.NetworkBackend:
         """Return httpcore's own sockets."""

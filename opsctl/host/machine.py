@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 BRIDGE_LIMIT = 20.0
 """Seconds in which a bridge to systemd must stand."""
-GREETING_LIMIT = 15.0
-"""Seconds in which a host must say who it is."""
+IDENTITY_LIMIT = 15.0
+"""Seconds in which a host must answer the query for its identity."""
 _HOST_MARGIN = 5
-"""Seconds after our own deadline at which the host ends a program that we no longer hear of."""
+"""Seconds after our own deadline at which the host ends a program that we lost sight of."""
 _SUDO_REFUSED = re.compile(
     rb"^sudo: .*(password|sudoers|not allowed|may not run|tty|terminal|askpass|account|setuid)"
     rb"|^Sorry, user .* (is not allowed|may not run)"
@@ -61,7 +61,7 @@ class ConnectedHost:
         self._boot_id = ""
 
     def _ask(self, stdout: Callable[[bytes], object]) -> Ended:
-        deadline = Deadline(GREETING_LIMIT, f"a first word from {self.name}")
+        deadline = Deadline(IDENTITY_LIMIT, f"the identity of {self.name}")
         words = ("env", "LC_ALL=C.UTF-8", *_bounded(deadline), *identity.ARGV)
         return self._link.execute(words, deadline=deadline, stdout=stdout)
 
@@ -240,7 +240,9 @@ class ConnectedHost:
         # GLib takes a tenth of a second to load, and so does the host to log us in: beside each other.
         loading = threading.Thread(target=importlib.import_module, args=("opsctl.host.systemd",), daemon=True)
         loading.start()
-        bridge = self._link.open_bridge(self._bridge_argv(token), hear=self._identity.hear, deadline=deadline)
+        bridge = self._link.open_bridge(
+            self._bridge_argv(token), stderr_filter=self._identity.take_from, deadline=deadline
+        )
         loading.join()
         from opsctl.host.systemd import open_systemd  # noqa: PLC0415 - loaded by now
 

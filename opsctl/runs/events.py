@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
 
 from opsctl.clock import now
-from opsctl.redaction import redact, redact_value
+from opsctl.redaction import printable, redact, redact_value
 from opsctl.runs.journal import Journal
 
 
@@ -123,7 +123,7 @@ class Recorder:
         *,
         ephemeral: bool,
     ) -> Event:
-        return Event(now(), self.run, event, *where, redact(message), redact_value(data), ephemeral)
+        return Event(now(), self.run, event, *where, printable(redact(message)), redact_value(data), ephemeral)
 
     def _show(self, event: Event) -> None:
         with self._lock:

@@ -16,7 +16,7 @@ from opsctl.payload.records import (
     EvidenceRecord,
     read_record,
 )
-from opsctl.results import Artifact, Cell, Evidence, Figure, State, StepResult
+from opsctl.results import Artifact, Cell, Evidence, Figure, State, StepResult, stays_below
 
 _NAMED = 3  # failures that the verdict names; the cells hold them all
 
@@ -61,7 +61,7 @@ class _Read:
             self.cells[record.id] = record
         elif isinstance(record, EvidenceRecord):
             self.evidence.append(Evidence(asked=record.asked, observed=record.observed, time=record.time))
-        elif isinstance(record, ArtifactRecord):
+        elif isinstance(record, ArtifactRecord) and stays_below(record.path):
             self.artifacts[record.path] = Artifact.model_validate(record.to_dict())
         elif isinstance(record, EnvironmentRecord):
             for key, value in record.environment.items():

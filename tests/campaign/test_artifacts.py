@@ -12,8 +12,9 @@ from opsctl.campaign.artifacts import collect_folder
 from opsctl.deadline import Deadline
 from opsctl.errors import JournalError
 from opsctl.host import connect
-from opsctl.host.protocol import Host
+from opsctl.host.protocol import Completed, Host
 from opsctl.playbook.models import HostEntry
+from opsctl.results import Artifact
 
 
 @pytest.fixture
@@ -40,6 +41,35 @@ def test_what_is_asked_for_comes_with_what_always_does(here: Host, folder: Path,
         ("step/sub folder/a.json", 2, "file"),
     ]
     assert found.left == ()
+
+
+@pytest.mark.parametrize("name", ["../../evil.log", "/etc/evil.log", "a/../../evil.log", "evil\x1b[2J.log", ""])
+def test_a_name_that_leads_out_of_the_runs_folder_is_not_fetched(
+    here: Host, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "evil.log").write_text("mine")
+    listing = Completed(("find",), 0, f"5 {name}\0".encode(), b"", 0.1)
+    monkeypatch.setattr(here, "run", lambda *_, **__: listing)
+    found = collect_folder(here, str(folder), tmp_path / "run" / "step", ["*"])
+    assert found.artifacts == ()
+    assert "leads out of the run's folder" in found.left[0]
+    assert (tmp_path / "evil.log").read_text() == "mine"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_link_that_leads_out_of_the_folder_is_not_followed(here: Host, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "step").mkdir()
+    (tmp_path / "step" / "sub folder").symlink_to(tmp_path / "elsewhere")
+    (folder / "device.log").symlink_to("/dev/zero")
+    found = collect_folder(here, str(folder), tmp_path / "step", ["*"])
+    assert {one.path for one in found.artifacts} == {"step/results.jsonl", "step/stderr.log", "step/unasked"}
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_result_cannot_name_a_file_outside() -> None:
+    with pytest.raises(ValueError, match="below the run's folder"):
+        Artifact(path="../journal.sqlite", size=1, sha256="")
 
 
 def test_an_output_that_was_filled_stays_on_the_host_and_is_named(here: Host, folder: Path, tmp_path: Path) -> None:

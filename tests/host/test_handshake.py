@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import AuthenticationFailed
-from opsctl.host import connect
+from opsctl.host import connect, handshake
 from opsctl.lab.hosts import LabHost
 from opsctl.playbook.models import HostEntry
-from tests.host.conftest import limit
+from tests.host.conftest import entry_of, limit
 
 pytestmark = pytest.mark.lab
 
@@ -89,3 +93,65 @@ def test_an_agent_that_may_not_be_asked(
     monkeypatch.setenv("SSH_AUTH_SOCK", agent)
     with pytest.raises(AuthenticationFailed):
         connect("x", reached, deadline=limit())
+
+
+@pytest.fixture
+def mute_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An agent that takes connections and never answers."""
+    path = tmp_path / "mute"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen(8)
+        monkeypatch.setattr(handshake, "_AGENT_LIMIT", 1.0)
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
+        yield path
+
+
+def test_an_agent_that_hangs_costs_its_limit_where_there_is_a_key_file(lab_host: LabHost, mute_agent: Path) -> None:
+    began = time.monotonic()
+    host = connect(lab_host.name, entry_of(lab_host), deadline=limit())
+    host.close()
+    assert time.monotonic() - began < 8
+
+
+def test_an_agent_that_hangs_is_named_where_there_is_no_other_key(
+    lab_host: LabHost, mute_agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host *\n IdentityFile /none\n")
+    monkeypatch.setenv("OPSCTL_SSH_CONFIG", str(config))
+    began = time.monotonic()
+    with pytest.raises(AuthenticationFailed, match="agent does not answer") as raised:
+        connect(lab_host.name, entry_of(lab_host, identity_file=None), deadline=limit())
+    assert raised.value.where == str(mute_agent)
+    assert time.monotonic() - began < 8
+
+
+INVENTORY = """
+hosts: {{h: {{address: 127.0.0.1, port: {port}, user: root}}}}
+services: {{p: {{url: "http://127.0.0.1:8000", model: m}}}}
+"""
+PLAYBOOK = "name: p\nhosts: h\nphases: [{name: a, serve: nothing, steps: [{command: {argv: [/bin/true]}}]}]\n"
+
+
+@pytest.mark.parametrize("command", [["check", "h"], ["run", "p.yml"], ["doctor", "h"], ["rollback", "h"]])
+def test_ctrl_c_ends_a_wait_for_a_banner_within_three_seconds(command: list[str], tmp_path: Path) -> None:
+    """A listener that takes connections and never says who it is."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        (tmp_path / "inventory.yml").write_text(INVENTORY.format(port=listener.getsockname()[1]))
+        (tmp_path / "p.yml").write_text(PLAYBOOK)
+        environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "opsctl", *command], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        listener.settimeout(60)
+        connection, _ = listener.accept()
+        with connection:
+            time.sleep(0.5)  # into the wait for the banner
+            process.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            said, _ = process.communicate(timeout=60)
+            took = time.monotonic() - began
+    assert process.returncode == 130, said
+    assert took < 3, said

@@ -7,6 +7,7 @@ that fails is an unknown check, never a passed one; only the loss of the link is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from opsctl.deadline import Deadline
@@ -15,6 +16,7 @@ from opsctl.estimate import Estimate
 from opsctl.host.protocol import Host, Systemd
 from opsctl.playbook.models import Role
 from opsctl.playbook.resolved import ResolvedService
+from opsctl.redaction import redact
 from opsctl.serving.doctor import looking
 from opsctl.serving.doctor.checks import Check, Verdict, ok, unknown, warning
 from opsctl.serving.doctor.gpu import judge_gpus, judge_topology
@@ -66,7 +68,7 @@ def examine(
         checks.append(_load_time((loads or {}).get(service.name), service))
     for service in variants:
         checks += _try(f"variant {service.name}", partial(_variant, host, service, deadline))
-    return tuple(checks)
+    return tuple(replace(check, reason=redact(check.reason), hint=redact(check.hint)) for check in checks)
 
 
 def worst(checks: Sequence[Check]) -> Verdict:
