@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from opsctl.playbook.inventory import LoadedInventory
     from opsctl.serving.doctor import Check
 
-_CONNECT, _LOOK = 20.0, 120.0
 _SIGNS = {"ok": "✓", "warning": "!", "stop": "✗", "unknown": "?"}
 _COLOURS = {"ok": "green", "warning": "yellow", "stop": "red", "unknown": "magenta"}
 
@@ -53,24 +52,21 @@ def doctor(
 
 
 def _examine(loaded: LoadedInventory, name: str, *, kill_foreign: bool) -> Sequence[Check]:
-    from opsctl.deadline import Deadline
-    from opsctl.host import connect
+    from opsctl.campaign.preflight import connected, look
     from opsctl.runs.journal import state_home
-    from opsctl.serving.doctor import examine
-    from opsctl.serving.load.history import LoadHistory
+    from opsctl.serving.doctor import Check, Verdict
 
-    host = connect(name, loaded.host(name), deadline=Deadline(_CONNECT, f"connection to {name}"))
-    try:
-        return examine(
-            host,
-            loaded.services_of(name),
-            host.systemd(),
-            deadline=Deadline(_LOOK, f"examination of {name}"),
-            history=LoadHistory(state_home() / "loads.sqlite"),
-            kill_foreign=kill_foreign,
-        )
-    finally:
-        host.close()
+    production = loaded.only_production(name)
+    others = (service for service in loaded.services_of(name) if service != production)
+    with connected(loaded, name) as host:
+        seen = look(host, (production, *others), journal_folder=state_home(), kill_foreign=kill_foreign)
+    judged = {check.reason for check in seen.checks if check.verdict is Verdict.STOP}
+    more = [
+        Check("a run", Verdict.STOP, f"{error.message}{f' ({error.seen})' if error.seen else ''}", error.hint or "")
+        for error in seen.facts.refusals
+        if not any(reason in error.message for reason in judged)
+    ]
+    return (*seen.checks, *more)
 
 
 def _print_json(seen: Mapping[str, Sequence[Check]]) -> None:

@@ -1,4 +1,7 @@
-"""Playbook + inventory + what the hosts look like -> ordered actions. Pure: no I/O, no host."""
+"""Playbook, inventory and what the preflight saw of a host -> the ordered actions that a run executes.
+
+Pure: no I/O, no host. What is printed is what runs: campaign executes these objects and journals each by its id.
+"""
 
 from opsctl.plan.actions import HostPlan, Plan
 from opsctl.plan.facts import Estimate, HostFacts, IfDown, Seen

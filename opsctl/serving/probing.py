@@ -35,6 +35,7 @@ class ProbeOutcome(StrEnum):
     OTHER_MODEL = "another model is served"
     FOREIGN = "something else answers"
     EMPTY = "an answer without tokens"
+    UNTRUSTED = "its certificate was refused"
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,9 @@ class ServerProbe:
 
         try:
             response = self._client.request(method, path, json=body, timeout=limit)
-        except httpx.ConnectError:
+        except httpx.ConnectError as error:
+            if "SSL" in str(error):
+                return Answer(ProbeOutcome.UNTRUSTED, f"{method} {path}: {error}")
             return Answer(ProbeOutcome.REFUSED, f"nothing listens at {self.service.url}")
         except httpx.TimeoutException:
             return Answer(ProbeOutcome.TIMEOUT, f"{method} {path} gave no answer within {limit:.3g} s")
