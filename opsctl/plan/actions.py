@@ -254,6 +254,8 @@ class Clear(OnService):
     kind = "clear"
     proof = "opsctl.slice is inactive, and production's state was read"
     leave_down: bool = False
+    ends: str = ""
+    """The unit that serves until then; "" where none does."""
 
     def _says(self) -> str:
         if self.leave_down:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from opsctl.plan.actions import (
     Action,
     AwaitReady,
+    Clear,
     Downtime,
     Gate,
     LeaveDown,
@@ -120,6 +121,8 @@ def _cost(action: Action) -> tuple[str, float]:
     """Return what takes time in an action ("" for nothing worth naming), and its limit in seconds."""
     if isinstance(action, Stop):
         return f"stop of {action.unit}", action.limit
+    if isinstance(action, Clear):
+        return f"stop of {action.ends}" if action.ends else "", action.limit if action.ends else 0.0
     if isinstance(action, Gate):
         # Stops are measured until the GPUs are free, so the gate has no measurement of its own.
         return "", action.limit

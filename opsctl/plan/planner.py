@@ -248,7 +248,7 @@ class _Planner:
         if leaving is None:
             return ()
         actions: list[Action] = []
-        if leaving == self.production and leaving.traffic.out and self.answers:
+        if leaving == self.production and leaving.traffic.out and self.answers and not self.taken_out:
             actions.append(TrafficOut(**at("traffic-out"), service=leaving, limit=leaving.traffic.limit))
             self.taken_out = True
         return (*actions, *self._stop_and_gate(at, leaving))
@@ -336,9 +336,16 @@ class _Planner:
 
     def _bring_back(self, at: _Place, restores: bool) -> tuple[Action, ...]:  # noqa: FBT001
         production = self.production
-        leaving = production.stop.limit
+        before = self.facts.stops.get(self.serving.name) if self.serving else None
         actions: tuple[Action, ...] = (
-            Clear(**at("clear"), service=production, limit=leaving, leave_down=not restores),
+            Clear(
+                **at("clear"),
+                service=production,
+                limit=production.stop.limit,
+                forecast=before,
+                ends=self.serving.unit if self.serving and at.branch is Branch.MAIN else "",
+                leave_down=not restores,
+            ),
             Gate(**at("gate"), limit=production.stop.gpu_limit),
         )
         if not restores:
