@@ -24,7 +24,7 @@ def record(b: BorrowedHost) -> None:
     for phase in b.plan.phases:
         journal.phase(
             b.run, b.name, phase.ordinal, round_=phase.round, name=phase.name, serve=phase.serve,
-            pending=bool(phase.actions),
+            todo=bool(phase.actions),
         )  # fmt: skip
         for step in phase.steps:
             journal.step(
@@ -82,7 +82,8 @@ def _run_phase(b: BorrowedHost, phase: PhasePlan) -> None:
     journal = b.recorder.journal
     if not phase.actions:
         if _state_of(b, phase) is not State.VERIFIED:
-            journal.phase_state(b.run, b.name, phase.ordinal, State.VERIFIED)
+            for state in (State.RUNNING, State.VERIFIED):
+                journal.phase_state(b.run, b.name, phase.ordinal, state)
         b.say("phase.ended", f"{phase.name}: everything was verified before")
         return
     journal.phase_state(b.run, b.name, phase.ordinal, State.RUNNING)

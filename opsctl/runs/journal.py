@@ -170,13 +170,16 @@ class Journal(Database):
 
     # -- phases
 
-    def phase(self, run: str, host: str, ordinal: int, *, round_: int, name: str, serve: str, pending: bool) -> None:
-        """Record a phase, pending; with ``pending`` false, one that has nothing left to do stays what it was."""
+    def phase(
+        self, run: str, host: str, ordinal: int, *, round_: int, name: str, serve: str, todo: bool = True
+    ) -> None:
+        """Record a phase, pending; one that was verified and has nothing to do any more stays so."""
         self._write(
             "phase",
             "INSERT INTO phases (run, host, ordinal, round, name, serve, state) VALUES (?,?,?,?,?,?,?)"
-            " ON CONFLICT DO UPDATE SET state=excluded.state, reason='', ended=NULL WHERE ?",
-            (run, host, ordinal, round_, name, serve, State.PENDING, pending),
+            " ON CONFLICT DO UPDATE SET state=excluded.state, reason='', ended=NULL"
+            " WHERE ? OR phases.state<>'verified'",
+            (run, host, ordinal, round_, name, serve, State.PENDING, todo),
         )
 
     def phase_state(self, run: str, host: str, ordinal: int, state: State, reason: str = "") -> None:
