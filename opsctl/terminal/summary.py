@@ -17,9 +17,7 @@ def last_word(journal: Journal, run: str, aftermath: Aftermath) -> str:
     lines = [""]
     if verdict.reason:
         lines.append(f"{verdict.outcome}: {verdict.reason}")
-        errors = [event for event in record.events if event.event in {"run.failing", "run.ended", "lease.lost"}]
-        for event in errors[:1]:
-            lines.extend(f"  {line}" for line in event.data.get("error", [])[1:])
+        lines.extend(f"  {line}" for line in _details(record))
     lines += [aftermath.finding, ""] if aftermath.finding else []
     lines += [f"changed: {alarm}" for alarm in aftermath.alarms]
     lines += aftermath.troubles
@@ -42,10 +40,20 @@ def last_word(journal: Journal, run: str, aftermath: Aftermath) -> str:
     return "\n".join(lines)
 
 
+def _details(record: RunRecord) -> list[str]:
+    """Return the lines of the error that ended the run; else of the first that a host met in this controller's time."""
+    ended = [event.data.get("error", []) for event in record.events if event.event == "run.ended"]
+    if ended and ended[-1]:
+        return [str(line) for line in ended[-1]]
+    begun = max((place for place, event in enumerate(record.events) if event.event == "run.begun"), default=0)
+    met = (event for event in record.events[begun:] if event.event in {"run.failing", "lease.lost"})
+    return [str(line) for event in met for line in event.data.get("error", [])[1:]][:12]
+
+
 def _not_verified(record: RunRecord, production: ProductionRecord) -> list[str]:
     told = {"restore.ended", "lease.lost"}
     said = [event for event in record.events if event.event in told and event.host == production.host]
-    seen = said[-1].message if said else "nothing could be seen of it"
+    seen = said[-1].message if said else production_words(production)[0]
     return [
         f"PRODUCTION NOT VERIFIED: {production.service} on {production.host}: {seen}",
         f"  next: opsctl rollback {production.host}     (the armed guard goes on trying meanwhile)",
