@@ -20,7 +20,8 @@ from opsctl.deadline import Deadline
 from opsctl.errors import Defect, HostRebooted, HostUnreachable, LeaseError, LeaseLost, TransportLost
 from opsctl.host.guard.control import Lease
 from opsctl.host.protocol import Host, Systemd, UnitStatus
-from opsctl.plan.actions import Action, HostPlan
+from opsctl.plan.actions import Action
+from opsctl.plan.hostplan import HostPlan
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence, State
 from opsctl.retrying import retrying

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from opsctl.campaign.borrowed_host import BorrowedHost
 from opsctl.campaign.steps import failed_whole
 from opsctl.errors import LoadFailed, NotReady, OpsctlError
-from opsctl.plan.actions import Action, Arm, AwaitReady, Branch, InstallGuard, Measure, PhasePlan, TakeOver
+from opsctl.plan.actions import Action, Arm, AwaitReady, Branch, InstallGuard, Measure, TakeOver
+from opsctl.plan.hostplan import PhasePlan
 from opsctl.results import State, StepResult
 
 _ARMING = (InstallGuard, Arm, TakeOver)

@@ -100,7 +100,10 @@ def conclude(recorder: Recorder, error: OpsctlError | None, *, interrupted: bool
     code = int(error.exit_code) if error else None
     journal.run_failure(run, interrupted=interrupted, error=str(error) if error else "", code=code)
     journal.end_holds(run)
-    verdict = verdict_of(journal, run)
+    try:
+        verdict = verdict_of(journal, run)
+    except JournalError as unreadable:
+        verdict = Verdict(ExitCode.PRODUCTION_NOT_VERIFIED, str(unreadable), untouched=False)
     journal.end_run(run, outcome=verdict.outcome, exit_code=int(verdict.code), reason=verdict.reason)
     with suppress(JournalError):
         recorder.say(

@@ -71,6 +71,7 @@ def rollback(
         try:
             with connected(loaded, name) as host:
                 done = roll_back(host, production, lambda line, name=name: tell(f"{name}: {line}"))  # type: ignore[misc]
+            code = code if done.evidence else ExitCode.PRODUCTION_NOT_VERIFIED
             documents.append(done.document())
         except Exception as caught:  # noqa: BLE001 - whatever it is: production was not seen to serve
             error = caught if isinstance(caught, OpsctlError) else as_defect(caught)

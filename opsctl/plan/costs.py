@@ -5,20 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from opsctl.plan.actions import (
-    Action,
-    AwaitReady,
-    Clear,
-    Downtime,
-    Gate,
-    LeaveDown,
-    Measure,
-    Start,
-    Stop,
-    TrafficIn,
-    TrafficOut,
-)
+from opsctl.plan.actions import Action, AwaitReady, Clear, Gate, LeaveDown, Measure, Start, Stop, TrafficIn, TrafficOut
 from opsctl.plan.facts import Estimate, HostFacts
+from opsctl.plan.hostplan import Downtime
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration
 

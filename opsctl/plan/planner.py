@@ -20,13 +20,10 @@ from opsctl.plan.actions import (
     Branch,
     Clear,
     Gate,
-    HostPlan,
     InstallGuard,
     InstallVariant,
     LeaveDown,
     Measure,
-    PhasePlan,
-    Plan,
     Release,
     RemoveVariant,
     Start,
@@ -40,6 +37,7 @@ from opsctl.plan.actions import (
 )
 from opsctl.plan.costs import downtime_of, found_lines, notices_of, unknown_lines
 from opsctl.plan.facts import HostFacts, IfDown, Resumed, Seen
+from opsctl.plan.hostplan import HostPlan, PhasePlan, Plan
 from opsctl.plan.saving import saving_of
 from opsctl.playbook.hashing import content_hash
 from opsctl.playbook.inventory import LoadedInventory

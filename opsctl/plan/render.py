@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from opsctl.errors import ExitCode, OpsctlError
-from opsctl.plan.actions import Action, AwaitReady, Branch, HostPlan, Measure, Plan, counted
+from opsctl.plan.actions import Action, AwaitReady, Branch, Measure, counted
 from opsctl.plan.costs import say_estimate
 from opsctl.plan.facts import Estimate
+from opsctl.plan.hostplan import HostPlan, Plan
 from opsctl.quantities import format_duration
 
 

@@ -103,7 +103,11 @@ class Database:
         if self._copy is None:
             self._copy = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
             self._copy.row_factory = sqlite3.Row
-            self._db.backup(self._copy)
+            try:
+                self._db.backup(self._copy)
+            except sqlite3.Error:
+                # Not even readable: what is seen from now on is still known.
+                self._copy.executescript(SCHEMA)
         return self._copy
 
     def _refused(self, what: str, error: sqlite3.Error) -> None:

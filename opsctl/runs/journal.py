@@ -212,14 +212,17 @@ class Journal(Database):
             "UPDATE actions SET state=?, reason=?, ended=COALESCE(ended, ?) WHERE run=? AND host=? AND state IN (?,?)",
             (State.SKIPPED, "the run was resumed: planned anew", now(), run, host, State.PENDING, State.RUNNING),
         )
-        for ordinal, action in enumerate(actions):
-            self._write(
-                "action planned",
-                "INSERT INTO actions (run, host, plan, ordinal, id, kind, branch, phase, sentence, state)"
-                " VALUES (?,?,?,?,?,?,?,?,?,?)",
-                (run, host, number, ordinal, action.id, action.kind, action.branch, action.phase,
-                 redact_value(action.describe()), State.PENDING),
-            )  # fmt: skip
+        rows = ", ".join(["(?,?,?,?,?,?,?,?,?,?)"] * len(actions))
+        values = [
+            (run, host, number, ordinal, action.id, action.kind, action.branch, action.phase,
+             redact_value(action.describe()), State.PENDING)
+            for ordinal, action in enumerate(actions)
+        ]  # fmt: skip
+        self._write(
+            "actions planned",
+            f"INSERT INTO actions (run, host, plan, ordinal, id, kind, branch, phase, sentence, state) VALUES {rows}",  # noqa: S608 - marks
+            tuple(value for row in values for value in row),
+        )
         return number
 
     def action_state(
