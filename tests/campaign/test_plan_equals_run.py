@@ -37,7 +37,7 @@ from opsctl.runs.reading import load_run
 from opsctl.runs.verdict import Verdict
 
 ROOT = Path(__file__).parents[2]
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a hundred journals, each synced often
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 CONFIG = {"hidden_size": 7168, "model_type": "kimi_k2"}
 
 
