@@ -57,16 +57,14 @@ def _not_verified(b: BorrowedHost, trouble: OpsctlError) -> None:
     b.skip(b.plan.actions, f"not reached: {trouble}")
     if isinstance(trouble, StartedUnverified):
         _hand_over(b)
-    words = f"{_words(trouble)}; {b.heartbeat.last_words()}" if b.armed else _words(trouble)
+        words = f"started, unverified: {trouble} ({trouble.seen}); the guard goes on looking, and calls a person"
+    else:
+        words = f"{trouble}; {b.heartbeat.last_words()}" if b.armed else str(trouble)
     b.say("restore.ended", f"production is NOT verified: {words}", error=trouble.lines())
 
 
-def _words(trouble: OpsctlError) -> str:
-    return f"{trouble} ({trouble.seen})" if isinstance(trouble, StartedUnverified) and trouble.seen else str(trouble)
-
-
 def _hand_over(b: BorrowedHost) -> None:
-    """Give the lease to the guard at once: it goes on looking, and calls a person."""
+    """Give the lease to the guard at once: it goes on looking, and runs the host's alert."""
     b.let_go()
     try:
         control.break_(b.host, by=controller_name(), deadline=b.call("handing the lease to the guard", limits.UNIT_JOB))

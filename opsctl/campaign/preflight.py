@@ -46,7 +46,6 @@ class Preflight:
     found: ServingState
     facts: HostFacts
     checks: tuple[Check, ...]
-    lease: LeaseView | None
 
 
 @contextmanager
@@ -108,7 +107,7 @@ def look(
         notes=tuple(notes),
         resumed=resumed,
     )
-    return Preflight(host, production, found, facts, checks, lease)
+    return Preflight(host, production, found, facts, checks)
 
 
 def _absent(host: Host, production: ResolvedService, found: ServingState) -> Iterator[OpsctlError]:
@@ -160,7 +159,8 @@ def say(recorder: Recorder, seen: Preflight) -> None:
     """Record what a preflight saw of production and of each check."""
     journal, name, production, found = recorder.journal, seen.host.name, seen.production, seen.found
     journal.host(recorder.run, name, production=production.name, unit=production.unit)
-    if seen.facts.resumed is None:
+    before = seen.facts.resumed
+    if before is None or before.as_found == "unknown":
         journal.update_host(recorder.run, name, as_found=str(found.state))
     journal.update_host(recorder.run, name, dependents=list(seen.facts.dependents or ()))
     if found.version is not None:

@@ -103,7 +103,7 @@ def conclude(recorder: Recorder, error: OpsctlError | None, *, interrupted: bool
     try:
         verdict = verdict_of(journal, run)
     except JournalError as unreadable:
-        verdict = Verdict(ExitCode.PRODUCTION_NOT_VERIFIED, str(unreadable), untouched=False)
+        verdict = Verdict(ExitCode.PRODUCTION_NOT_VERIFIED, str(unreadable))
     journal.end_run(run, outcome=verdict.outcome, exit_code=int(verdict.code), reason=verdict.reason)
     with suppress(JournalError):
         recorder.say(

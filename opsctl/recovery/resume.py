@@ -114,7 +114,8 @@ def _note_the_guard(work: Run, host: Host, production: ResolvedService, view: Le
     """Record what the guard did meanwhile, and that production serves only where it is seen to."""
     journal, recorder = work.recorder.journal, work.recorder
     state = readiness.observe(host, production, deadline=Deadline(limits.CONNECT, f"a look at {production.name}"))
-    words = f"the guard acted meanwhile: {view.describe()}; the phase starts anew"
+    who = "the lease ended" if view.closed_by not in {"", "guard"} else "the guard acted"
+    words = f"{who} meanwhile: {view.describe()}; the phase starts anew"
     if not state.serving:
         recorder.say("run.resolved", f"{words}; production does not serve: {state.seen}", host=host.name)
         return

@@ -61,8 +61,6 @@ class Verdict:
 
     code: ExitCode
     reason: str
-    untouched: bool
-    """Whether the journal holds no touch: what exit 2 and 4 say."""
 
     @property
     def outcome(self) -> str:
@@ -71,10 +69,9 @@ class Verdict:
 
 
 def verdict_of(journal: Journal, run: str) -> Verdict:
-    """Return how a run ended, from its journal: 2 and 4 only where no touch is recorded, 0 only with evidence."""
+    """Return how a run ended, from its journal: 2 and 4 only where it holds no touch, 0 only with evidence."""
     (row,) = journal.query("SELECT interrupted, error, error_code FROM runs WHERE run=?", run)
-    hosts = host_endings(journal, run)
-    untouched = not any(host.touched for host in hosts)
+    hosts = _endings(journal, run)
     codes = {host.code for host in hosts if host.code is not None}
     failed = row["error"] or any(host.failure for host in hosts) or journal.failed is not None
     if not codes:
@@ -85,10 +82,10 @@ def verdict_of(journal: Journal, run: str) -> Verdict:
     if row["interrupted"]:
         codes.add(ExitCode.INTERRUPTED)
     code = next(code for code in _SEVERITY if code in codes)
-    return Verdict(code, _reason(journal, run, row["error"], hosts), untouched)
+    return Verdict(code, _reason(journal, run, row["error"], hosts))
 
 
-def host_endings(journal: Journal, run: str) -> tuple[HostEnding, ...]:
+def _endings(journal: Journal, run: str) -> tuple[HostEnding, ...]:
     """Return what the journal holds of each host of a run."""
     states: dict[str, set[State]] = {}
     for row in journal.query("SELECT host, state FROM steps WHERE run=?", run):
