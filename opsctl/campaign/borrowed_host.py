@@ -80,7 +80,7 @@ class BorrowedHost:
     touched: bool = False
     restoring: bool = False
     silent: bool = False
-    """Whether the last wait for production saw nothing move for as long as it may."""
+    """Whether the last wait for a load saw nothing move, or no end, for as long as that may take."""
     loading: Loading | None = None
     attempt: int = 1
     """Of the load at work."""

@@ -12,7 +12,7 @@ from opsctl.campaign import limits, swap
 from opsctl.campaign.borrowed_host import BorrowedHost, Done, seen
 from opsctl.clock import now
 from opsctl.deadline import Deadline
-from opsctl.errors import DeadlineExceeded, JobFailed, LeaseError, LoadStalled, NotReady, OpsctlError, TransportLost
+from opsctl.errors import JobFailed, LeaseError, NotReady, OpsctlError, TransportLost
 from opsctl.host.protocol import UnitStatus
 from opsctl.plan.actions import (
     Action,
@@ -129,7 +129,6 @@ def _until_it_serves(b: BorrowedHost, *, after: OpsctlError | None = None) -> No
     pause = limits.RESTORE_PAUSE
     for attempt in range(1 if after is None else 2, limits.RESTORE_ATTEMPTS + 1):
         if after is not None:
-            b.silent = isinstance(after, LoadStalled | DeadlineExceeded)
             b.progress("restore.attempt", f"trying again in {format_duration(pause)}")
             b.heartbeat.wait(pause)
             b.heartbeat.check()

@@ -13,7 +13,7 @@ from opsctl.campaign import limits
 from opsctl.campaign.borrowed_host import BorrowedHost, Done, Loading, seen
 from opsctl.clock import now
 from opsctl.deadline import Deadline
-from opsctl.errors import Defect, GpuNotFree, Interrupted, JournalError, OpsctlError, UnitNotFound
+from opsctl.errors import Defect, GpuNotFree, Interrupted, JournalError, LoadStalled, OpsctlError, UnitNotFound
 from opsctl.host.protocol import UnitStatus
 from opsctl.plan.actions import AwaitReady, Gate, Start, Stop, TrafficIn, TrafficOut, Verify
 from opsctl.playbook.models import Role
@@ -127,13 +127,14 @@ def await_ready(b: BorrowedHost, action: AwaitReady) -> Done:
     service, journal, loading = action.service, b.recorder.journal, b.loading
     if loading is None:
         raise Defect(f"{action.id} has no start before it")
-    b.loading = None
+    b.loading, b.silent = None, False
+    deadline = Deadline(action.limit, f"load of {service.unit} on {b.name}")
     try:
         with _lease_first(b):
             ready = readiness.await_ready(
                 b.host,
                 service,
-                deadline=Deadline(action.limit, f"load of {service.unit} on {b.name}"),
+                deadline=deadline,
                 started=loading.started,
                 on_progress=_shown(b, service, _expected(b.history, b, service)),
                 cancelled=cancelled(b),
@@ -141,6 +142,7 @@ def await_ready(b: BorrowedHost, action: AwaitReady) -> Done:
                 stalls=_stalls(b.history, service),
             )
     except OpsctlError as error:
+        b.silent = isinstance(error, LoadStalled) or deadline.expired
         journal.end_load(loading.id, outcome=f"{type(error).__name__}: {error}")
         raise
     seconds = time.monotonic() - loading.began

@@ -53,10 +53,14 @@ def doctor(
 
 def _examine(loaded: LoadedInventory, name: str, *, kill_foreign: bool) -> Sequence[Check]:
     from opsctl.campaign.preflight import connected, look
+    from opsctl.errors import UnfitError
     from opsctl.runs.journal import state_home
     from opsctl.serving.doctor import Check, Verdict
 
-    production = loaded.only_production(name)
+    try:
+        production = loaded.only_production(name)
+    except UnfitError as error:
+        return (Check("production", Verdict.STOP, error.message, error.hint or ""),)
     others = (service for service in loaded.services_of(name) if service != production)
     with connected(loaded, name) as host:
         seen = look(host, (production, *others), journal_folder=state_home(), kill_foreign=kill_foreign)

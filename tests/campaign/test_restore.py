@@ -10,10 +10,11 @@ from opsctl.campaign.restore import Standing, standing_of
 from opsctl.errors import NotReady
 from opsctl.host.protocol import UnitStatus
 from opsctl.lab.hosts import LabHost
+from opsctl.lab.standin.faults import FAULT_FOLDER
 from opsctl.lab.units import Standin, install
 from opsctl.serving.probing import ProbeOutcome
 from opsctl.serving.readiness import Serving, ServingState
-from tests.campaign.conftest import Desk, active, invocation
+from tests.campaign.conftest import Desk, active, answers, invocation
 
 PRODUCTION = "vllm-kimi-k25-int4"
 RUNS = UnitStatus("u", "loaded", "active", "running")
@@ -82,3 +83,23 @@ def test_production_that_answers_and_cannot_be_verified_is_left_running(
     assert states["restore/clear"] == "failed"
     assert states["give-back/release"] == "skipped"
     assert invocation(fresh_lab_host, PRODUCTION) == started
+
+
+@pytest.mark.lab
+def test_production_that_loads_in_silence_is_started_anew_after_its_limit(
+    fresh_lab_host: LabHost, make_desk: Callable[[list[LabHost]], Desk]
+) -> None:
+    install(fresh_lab_host, Standin())
+    desk = make_desk([fresh_lab_host])
+    desk.inventory["services"][PRODUCTION]["readiness"] = {"limit": "12s", "settle": "1s"}
+    fault = f"echo stuck-at-shard=2,times=1 >{FAULT_FOLDER}/{PRODUCTION}.service"
+    step = {"command": {"argv": ["/bin/sh", "-c", fault]}}
+    desk.playbook["phases"] = [{"name": "alone", "serve": "nothing", "steps": [step]}]
+
+    done = desk.run()
+
+    assert done.code == 0, done.out[-3000:] + done.err
+    outcomes = [load["outcome"] for load in desk.status()["loads"]]
+    assert len(outcomes) == 2, outcomes
+    assert outcomes[1] == "ready"
+    assert answers(fresh_lab_host, Standin())

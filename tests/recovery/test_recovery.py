@@ -216,6 +216,22 @@ def test_resume_goes_on_after_the_guard_ended_a_stage_and_restored_production(
     assert "baseline/1-command" not in {action["id"] for action in second}, "what is verified is not planned again"
 
 
+def test_resume_takes_up_a_variant_that_serves_and_its_stage(desk: Desk, serving_host: LabHost) -> None:
+    desk.playbook["phases"][2]["steps"] = [SLEEP, {"command": {"argv": ["/bin/true"]}}]
+    running = desk.start_run()
+    running.await_event("step.progress", phase="variant")
+    running.process.send_signal(signal.SIGKILL)
+    running.process.wait(10)
+    resumed = desk.opsctl("resume", "--json")
+    assert resumed.code == 0, resumed.out[-3000:] + resumed.err
+    record = desk.status()
+    assert len([load for load in record["loads"] if load["service"] != PRODUCTION]) == 1, (
+        "the variant was not loaded anew"
+    )
+    assert "re-attached to" in resumed.out
+    assert answers(serving_host, Standin())
+
+
 def test_resume_restores_production_that_served_whatever_if_down_says(desk: Desk, serving_host: LabHost) -> None:
     desk.playbook["phases"][1]["steps"] = [SLEEP]
     running = desk.start_run("--if-down", "leave")
