@@ -81,7 +81,9 @@ def look(
     units = {name: _unit_state(state) for name, state in seen.items()}
     ours = resumed is not None and resumed.token is not None
     python = _python(host, notes)
-    checks = _checks(host, services, journal_folder, kill_foreign=kill_foreign) if not ours else ()
+    # Of a host on which another campaign is at work the checks would say nothing but that.
+    free = not ours and not (lease is not None and lease.live)
+    checks = _checks(host, services, journal_folder, kill_foreign=kill_foreign) if free else ()
     refusals = (
         *_absent(host, production, found),
         *_held(host, lease),

@@ -92,7 +92,7 @@ def test_production_that_loads_in_silence_is_started_anew_after_its_limit(
     install(fresh_lab_host, Standin())
     desk = make_desk([fresh_lab_host])
     desk.inventory["services"][PRODUCTION]["readiness"] = {"limit": "12s", "settle": "1s"}
-    fault = f"echo stuck-at-shard=2,times=1 >{FAULT_FOLDER}/{PRODUCTION}.service"
+    fault = f"mkdir -p {FAULT_FOLDER} && echo stuck-at-shard=2,times=1 >{FAULT_FOLDER}/{PRODUCTION}.service"
     step = {"command": {"argv": ["/bin/sh", "-c", fault]}}
     desk.playbook["phases"] = [{"name": "alone", "serve": "nothing", "steps": [step]}]
 
