@@ -178,7 +178,7 @@ def say(recorder: Recorder, seen: Preflight) -> None:
         remedy = f"; {check.hint}" if check.hint and check.verdict != "ok" else ""
         words = f"{check.name}: {check.verdict}: {check.reason}{remedy}"
         recorder.say("preflight.check", words, host=name, check=check.name, verdict=str(check.verdict))
-    if not seen.facts.refusals:
+    if seen.checks and not seen.facts.refusals:
         recorder.say("preflight.passed", f"{name} is fit: {len(seen.checks)} checks", host=name)
 
 
