@@ -41,6 +41,8 @@ class LoadRecord(_Record):
     seconds: float | None = None
     phases: dict[str, float] = Field(default_factory=dict)
     """Seconds by phase of the load: spawned, engine init, weights, after weights, HTTP up, first tokens."""
+    usual: float | None = None
+    """Seconds that loads of it took on this host before this one: their median."""
     attempt: int = 1
     outcome: str = ""
 

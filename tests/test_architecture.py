@@ -16,25 +16,25 @@ PACKAGE = ROOT / "opsctl"
 
 # A room may import rooms of a lower floor only; modules at the top of the package are the foundations.
 FLOORS = {
-    "playbook": 1,
     "trace": 1,
     "payload": 2,
     "stages": 3,
-    "plan": 4,
-    "snapshots": 4,
-    "host": 4,
-    "report": 5,
-    "serving": 5,
-    "notifications": 6,
-    "runs": 6,
-    "schedule": 6,
-    "lab": 6,
-    "terminal": 8,
-    "campaign": 7,
-    "recovery": 8,
-    "commands": 9,
-    "cli": 10,
-    "__main__": 11,
+    "playbook": 4,
+    "plan": 5,
+    "snapshots": 5,
+    "host": 5,
+    "report": 6,
+    "serving": 6,
+    "notifications": 7,
+    "runs": 7,
+    "schedule": 7,
+    "lab": 7,
+    "terminal": 9,
+    "campaign": 8,
+    "recovery": 9,
+    "commands": 10,
+    "cli": 11,
+    "__main__": 12,
 }
 FOUNDATION = 0
 PURE = {"playbook", "plan", "trace", "report", "snapshots", "stages", "payload"}
@@ -106,6 +106,57 @@ def test_pure_rooms_know_no_host(room: str) -> None:
         if room_of(path) == room
         for line, module in imports_of(path)
         if module.startswith("opsctl.") and module.split(".")[1] in TOUCHES_HOSTS
+    ]
+    assert wrong == []
+
+
+def too_new(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield (line, what) of what Python 3.9 does not run, beside syntax that it does not parse."""
+    annotations = {
+        id(below)
+        for node in ast.walk(tree)
+        for part in (getattr(node, "annotation", None), getattr(node, "returns", None))
+        if part is not None
+        for below in ast.walk(part)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Match):
+            yield node.lineno, "match"
+        if isinstance(node, ast.Call):
+            words = {word.arg for word in node.keywords}
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name == "zip" and "strict" in words:
+                yield node.lineno, "zip(strict=)"
+            if name == "dataclass" and words & {"slots", "kw_only"}:
+                yield node.lineno, "dataclass(slots=, kw_only=)"
+            if name in {"bisect_left", "bisect_right", "insort"} and "key" in words:
+                yield node.lineno, f"{name}(key=)"
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and id(node) not in annotations:
+            sides = {side.id for side in (node.left, node.right) if isinstance(side, ast.Name)}
+            sides |= {str(side.value) for side in (node.left, node.right) if isinstance(side, ast.Constant)}
+            if sides & {"str", "int", "float", "bytes", "bool", "list", "dict", "tuple", "None"}:
+                yield node.lineno, "X | Y of types at run time"
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (node.module, alias.name) in NEWER_THAN_3_9:
+                    yield node.lineno, f"{node.module}.{alias.name}"
+
+
+NEWER_THAN_3_9 = {
+    ("itertools", "pairwise"), ("itertools", "batched"), ("enum", "StrEnum"), ("datetime", "UTC"),
+    ("typing", "Self"), ("typing", "TypeAlias"), ("typing", "ParamSpec"), ("typing", "assert_never"),
+    ("typing", "override"), ("asyncio", "timeout"), ("asyncio", "TaskGroup"), ("contextlib", "aclosing"),
+}  # fmt: skip
+
+
+def test_what_the_zipapp_carries_runs_on_python_3_9() -> None:
+    """Debian 11 has it. tests/payload/test_bundle.py also runs the file on each Python that is installed."""
+    carried = [path for path in FILES if room_of(path) in {"payload", "trace", "errors", "deadline"}]
+    assert len(carried) > 40
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {what}"
+        for path in carried
+        for line, what in too_new(ast.parse(path.read_text(), str(path), feature_version=(3, 9)))
     ]
     assert wrong == []
 

@@ -7,7 +7,6 @@ with the token) is what makes this safe; the look is what makes it polite.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,16 +16,15 @@ from opsctl.campaign import limits
 from opsctl.campaign.cancellation import Cancellation
 from opsctl.campaign.heartbeat import Heartbeat
 from opsctl.deadline import Deadline
-from opsctl.errors import Defect, HostRebooted, HostUnreachable, LeaseError, LeaseLost, TransportLost
+from opsctl.errors import Defect, HostRebooted, LeaseError, LeaseLost, TransportLost
 from opsctl.host.guard.control import Lease
+from opsctl.host.outage import ride_out
 from opsctl.host.protocol import Host, Systemd, UnitStatus
 from opsctl.plan.actions import Action
 from opsctl.plan.hostplan import HostPlan
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence, State
-from opsctl.retrying import retrying
 from opsctl.runs.events import Recorder
-from opsctl.serving.load.history import LoadHistory
 from opsctl.serving.waits import evidence
 
 T = TypeVar("T")
@@ -74,7 +72,6 @@ class BorrowedHost:
     plan: HostPlan
     executors: Mapping[type[Action], Executor]
     connect: Callable[[], Host]
-    history: LoadHistory
     ttl: float = 300.0
     kill_foreign: bool = False
     touched: bool = False
@@ -94,8 +91,6 @@ class BorrowedHost:
     """Of the plan in the journal."""
     _ended: set[str] = field(default_factory=set)
     """Ids of actions that ended once."""
-    _lost_at: float | None = None
-    """When the link was lost, on the monotonic clock; None while it stands."""
 
     @property
     def production(self) -> ResolvedService:
@@ -217,40 +212,9 @@ class BorrowedHost:
         That time counts from the loss, once for all that is tried until the link is back. Raises LeaseLost when
         the link came back and the token is gone, or the host was rebooted; TransportLost when it did not come back.
         """
-        if self._lost_at is None:
-            try:
-                return action()
-            except TransportLost as error:
-                self._note_loss(what, error)
-        outage = Deadline(self._outage_left(), f"{what} on {self.name} through a lost link")
-        for attempt in retrying(TransportLost, deadline=outage, first=0.5, longest=5.0):
-            with attempt:
-                if self._lost_at is not None:
-                    self._relink()
-                try:
-                    return action()
-                except TransportLost as error:
-                    self._note_loss(what, error)
-                    raise
-        raise AssertionError  # unreachable: retrying either returns, or raises the last error
-
-    def _note_loss(self, what: str, error: TransportLost) -> None:
-        self._lost_at = time.monotonic()
-        self.say("host.lost", f"the link to {self.name} is lost: {error}; trying again", what=what)
-
-    def _outage_left(self) -> float:
-        """Return the seconds for which a lost link is still waited for."""
-        since = time.monotonic() - (self._lost_at or time.monotonic())
-        return max(0.0, self.ttl + limits.LOST_LINK_GRACE - since)
-
-    def _relink(self) -> None:
-        # Where the outage has lasted too long already, one short try tells a person more than none.
-        patience = min(limits.CONNECT, max(limits.LAST_TRY, self._outage_left()))
+        self.host.outage.budget = self.ttl + limits.LOST_LINK_GRACE
         try:
-            self.host.reconnect(deadline=self.call("reconnect", patience))
-        except HostUnreachable as error:
-            # A host that boots refuses connections for a while: as good a reason to try again as silence.
-            raise TransportLost(error.message, seen=error.seen, where=error.where, hint=error.hint) from error
+            return ride_out(self.host, action, lost=lambda error: self._note_loss(what, error), back=self._link_back)
         except HostRebooted as error:
             raise LeaseLost(
                 f"{self.name} was rebooted: the lease on it is over",
@@ -258,8 +222,12 @@ class BorrowedHost:
                 where=self.name,
                 hint=f"the guard restores production at boot; opsctl status {self.run}",
             ) from error
+
+    def _note_loss(self, what: str, error: TransportLost) -> None:
+        self.say("host.lost", f"the link to {self.name} is lost: {error}; trying again", what=what)
+
+    def _link_back(self) -> None:
         self.heartbeat.check()
-        self._lost_at = None
         self.say("host.back", f"the link to {self.name} is back")
 
     def holds(self, holder: str | None, role: str) -> None:

@@ -8,10 +8,12 @@ further swap would cost production downtime for a host that is not well.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from opsctl.campaign.borrowed_host import BorrowedHost
 from opsctl.campaign.steps import failed_whole
 from opsctl.errors import LoadFailed, NotReady, OpsctlError
+from opsctl.host.outage import ride_out
 from opsctl.plan.actions import Action, Arm, AwaitReady, Branch, InstallGuard, Measure, TakeOver
 from opsctl.plan.hostplan import PhasePlan
 from opsctl.results import State, StepResult
@@ -47,7 +49,7 @@ def arm(b: BorrowedHost) -> None:
     """Carry out what makes the host ours: guard and lease. Nothing of production is touched."""
     for action in b.plan.setup:
         if isinstance(action, _ARMING):
-            b.perform(action)
+            ride_out(b.host, partial(b.perform, action))
 
 
 def run_phases(b: BorrowedHost) -> None:

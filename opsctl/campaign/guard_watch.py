@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from opsctl.campaign import limits
 from opsctl.deadline import Deadline
-from opsctl.errors import HostRebooted, HostUnreachable, TransportLost
+from opsctl.errors import HostRebooted
 from opsctl.host.guard import control
 from opsctl.host.guard.control import LeaseView
+from opsctl.host.outage import ride_out
 from opsctl.host.protocol import Host
 from opsctl.playbook.resolved import ResolvedService
-from opsctl.retrying import retrying
 
 _LOOK_EVERY = 0.5
 _LINK_BUDGET = 60.0
@@ -35,9 +34,12 @@ def watch_guard(
     """
     budget = production.stop.limit + production.stop.gpu_limit + _LOADS * production.readiness.limit
     deadline = Deadline(budget, f"the guard's restore of {production.name} on {host.name}")
+    host.outage.budget = patience
+    if host.outage.since is not None:
+        host.outage.since = time.monotonic()  # what the campaign waited for the link is no part of this
     said = ""
     while True:
-        view = _look(host, deadline.within(patience, "the link"))
+        view = _look(host)
         if view is None or not view.live:
             return view
         if view.describe() != said:
@@ -49,13 +51,11 @@ def watch_guard(
         time.sleep(_LOOK_EVERY)
 
 
-def _look(host: Host, deadline: Deadline) -> LeaseView | None:
-    for attempt in retrying(TransportLost, HostUnreachable, deadline=deadline, first=0.5):
-        with attempt:
-            try:
-                return control.show(host, deadline=Deadline(limits.CALL, f"the lease of {host.name}"))
-            except TransportLost:
-                with suppress(HostRebooted):
-                    host.reconnect(deadline=Deadline(limits.CONNECT, f"reconnect to {host.name}"))
-                raise
-    return None
+def _look(host: Host) -> LeaseView | None:
+    def look() -> LeaseView | None:
+        return control.show(host, deadline=Deadline(limits.CALL, f"the lease of {host.name}"))
+
+    try:
+        return ride_out(host, look)
+    except HostRebooted:
+        return ride_out(host, look)  # the guard goes on after a boot, and so does the watching

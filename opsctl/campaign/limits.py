@@ -48,6 +48,3 @@ RESTORE_PAUSE_LONGEST = 30.0
 
 LOST_LINK_GRACE = 30.0
 """How much longer than the ttl a controller without a link goes on trying: then it says what the guard does."""
-
-LAST_TRY = 5.0
-"""A connection to a host that was given up, before something else of it is given up too."""

@@ -6,15 +6,15 @@ One function for ``run``, ``resume``, ``plan`` and ``doctor``: what a run would 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from opsctl.campaign import limits
 from opsctl.campaign.model_config import read_model_config
 from opsctl.deadline import Deadline
 from opsctl.errors import HostHeld, OpsctlError, PreflightStop, TransportLost, UnitNotFound
+from opsctl.estimate import Estimate
 from opsctl.host import connect
 from opsctl.host.guard import control
 from opsctl.host.guard.control import LeaseView
@@ -27,7 +27,6 @@ from opsctl.runs.events import Recorder
 from opsctl.runs.journal import Journal
 from opsctl.serving import doctor, readiness
 from opsctl.serving.doctor import Check
-from opsctl.serving.load.history import LoadHistory
 from opsctl.serving.probing import Answer, ProbeOutcome, not_ready
 from opsctl.serving.readiness import ServingState
 
@@ -61,9 +60,8 @@ def connected(inventory: LoadedInventory, name: str) -> Iterator[Host]:
 def look(
     host: Host,
     services: Sequence[ResolvedService],
+    journal: Journal,
     *,
-    journal_folder: Path,
-    journal: Journal | None = None,
     if_down: IfDown = "refuse",
     kill_foreign: bool = False,
     resumed: Resumed | None = None,
@@ -81,9 +79,10 @@ def look(
     units = {name: _unit_state(state) for name, state in seen.items()}
     ours = resumed is not None and resumed.token is not None
     python = _python(host, notes)
+    loads = durations.loads(journal, host.name)
     # Of a host on which another campaign is at work the checks would say nothing but that.
     free = not ours and not (lease is not None and lease.live)
-    checks = _checks(host, services, journal_folder, kill_foreign=kill_foreign) if free else ()
+    checks = _checks(host, services, loads, kill_foreign=kill_foreign) if free else ()
     refusals = (
         *_absent(host, production, found),
         *_held(host, lease),
@@ -95,9 +94,9 @@ def look(
         services={name: _SEEN.get(str(state.state)) for name, state in seen.items()},
         units=units,
         engine_version=found.version or (resumed.engine_version if resumed else None),
-        loads=durations.loads(journal, host.name) if journal else {},
-        stops=durations.stops(journal, host.name) if journal else {},
-        steps=durations.steps(journal, host.name) if journal else {},
+        loads=loads,
+        stops=durations.stops(journal, host.name),
+        steps=durations.steps(journal, host.name),
         dependents=_dependents(host, status, resumed),
         model_config=read_model_config(host, production),
         gpus=_gpus(host, notes),
@@ -216,13 +215,15 @@ def _dependents(host: Host, status: UnitStatus, resumed: Resumed | None) -> tupl
     return tuple(dict.fromkeys((*before, *active_dependents(host, status))))
 
 
-def _checks(host: Host, services: Sequence[ResolvedService], folder: Path, *, kill_foreign: bool) -> tuple[Check, ...]:
+def _checks(
+    host: Host, services: Sequence[ResolvedService], loads: Mapping[str, Estimate], *, kill_foreign: bool
+) -> tuple[Check, ...]:
     return doctor.examine(
         host,
         services,
         host.systemd(),
         deadline=Deadline(_LOOK, f"preflight of {host.name}"),
-        history=LoadHistory(folder / "loads.sqlite"),
+        loads=loads,
         kill_foreign=kill_foreign,
     )
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from opsctl import __version__
 from opsctl.campaign import execution, host_run, leasing, limits, preflight
@@ -21,6 +22,7 @@ from opsctl.deadline import Deadline
 from opsctl.errors import ExitCode, HostHeld, JournalError, OpsctlError, as_defect
 from opsctl.host import connect
 from opsctl.host.guard import control
+from opsctl.host.outage import ride_out
 from opsctl.host.protocol import Host
 from opsctl.plan import Plan, plan
 from opsctl.plan.actions import TakeOver
@@ -29,7 +31,6 @@ from opsctl.runs.events import Recorder, Sink
 from opsctl.runs.journal import Journal
 from opsctl.runs.reading import LEFT
 from opsctl.runs.verdict import Verdict, verdict_of
-from opsctl.serving.load.history import LoadHistory
 
 
 @dataclass
@@ -129,7 +130,7 @@ def connect_all(work: Run, stack: ExitStack) -> list[Host]:
     for name in work.definition.hosts:
         host = _connect(work.definition, name)
         stack.callback(host.close)
-        boot = host.boot_id(deadline=Deadline(limits.CALL, f"boot_id of {name}"))
+        boot = ride_out(host, partial(host.boot_id, deadline=Deadline(limits.CALL, f"boot_id of {name}")))
         work.recorder.say("host.connected", f"connected to {name}", host=name, boot_id=boot)
         hosts.append(host)
     return hosts
@@ -154,7 +155,6 @@ def borrow_all(work: Run, hosts: Sequence[Host], resumed: dict[str, Resumed]) ->
         if_down=definition.request.if_down,
     )
     _refuse_unfit(made, seen)
-    history = LoadHistory(recorder.journal.folder / "loads.sqlite")
     for planned in made.hosts:
         b = BorrowedHost(
             host=seen[planned.host].host,
@@ -163,7 +163,6 @@ def borrow_all(work: Run, hosts: Sequence[Host], resumed: dict[str, Resumed]) ->
             plan=planned,
             executors=EXECUTORS,
             connect=lambda name=planned.host: _connect(definition, name),  # type: ignore[misc]
-            history=history,
             kill_foreign=definition.request.kill_foreign,
         )
         execution.record(b)
@@ -176,14 +175,17 @@ def borrow_all(work: Run, hosts: Sequence[Host], resumed: dict[str, Resumed]) ->
 
 
 def _look(work: Run, host: Host, resumed: Resumed | None) -> preflight.Preflight:
-    seen = preflight.look(
+    seen = ride_out(
         host,
-        work.definition.services(host.name),
-        journal_folder=work.recorder.journal.folder,
-        journal=work.recorder.journal,
-        if_down=work.definition.request.if_down,
-        kill_foreign=work.definition.request.kill_foreign,
-        resumed=resumed,
+        partial(
+            preflight.look,
+            host,
+            work.definition.services(host.name),
+            work.recorder.journal,
+            if_down=work.definition.request.if_down,
+            kill_foreign=work.definition.request.kill_foreign,
+            resumed=resumed,
+        ),
     )
     preflight.say(work.recorder, seen)
     return seen

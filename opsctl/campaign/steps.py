@@ -5,7 +5,6 @@ The unit outlives a lost link and a dead controller; whoever comes back re-attac
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -24,7 +23,7 @@ from opsctl.plan.planner import step_slug
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import State, StepResult
 from opsctl.serving.waits import evidence
-from opsctl.stages import STAGE_BY_NAME
+from opsctl.stages import STAGES
 from opsctl.stages.base import Invocation
 
 
@@ -70,7 +69,7 @@ def run_step(b: BorrowedHost, step: Measure) -> StepResult:
     Cut short by a cancelled run or its own deadline, its unit is stopped and what it had is collected and judged.
     Raises LeaseLost, TransportLost, and Interrupted when it had not begun.
     """
-    stage = STAGE_BY_NAME[step.stage]
+    stage = STAGES[step.stage]
     try:
         invocation = stage.invocation(step.options, step.context, step.planned)
     except StageError as error:
@@ -116,25 +115,13 @@ def _start(b: BorrowedHost, step: Measure, invocation: Invocation) -> None:
         payload = f"{b.host.state_dir}/payload/{local.name}"
         if b.host.run(["test", "-s", payload], deadline=b.call("payload"), check=False).exit_status != 0:
             b.host.put(local, payload, deadline=deadline)
-        b.host.write_file(
-            f"{folder}/spec.json", json.dumps(invocation.spec).encode(), deadline=b.call("spec"), mode=0o600
-        )
+        b.host.write_file(f"{folder}/spec.json", invocation.spec_json(), deadline=b.call("spec"), mode=0o600)
         with b.change("start stage", step.unit):
             b.systemd().start_transient(
                 TransientUnit(
                     name=step.unit,
-                    argv=(
-                        b.host.entry.python,
-                        "-B",
-                        payload,
-                        invocation.payload,
-                        "--spec",
-                        "spec.json",
-                        "--out",
-                        "results.jsonl",
-                    ),
+                    argv=invocation.argv(b.host.entry.python, "-B", payload),
                     description=f"opsctl {b.run}: {step.step}",
-                    environment=invocation.environment,
                     working_directory=folder,
                     runtime_max=invocation.limit,
                     timeout_stop=15.0,

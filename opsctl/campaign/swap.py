@@ -14,15 +14,16 @@ from opsctl.campaign.borrowed_host import BorrowedHost, Done, Loading, seen
 from opsctl.clock import now
 from opsctl.deadline import Deadline
 from opsctl.errors import Defect, GpuNotFree, Interrupted, JournalError, LoadStalled, OpsctlError, UnitNotFound
+from opsctl.estimate import Estimate
 from opsctl.host.protocol import UnitStatus
 from opsctl.plan.actions import AwaitReady, Gate, Start, Stop, TrafficIn, TrafficOut, Verify
 from opsctl.playbook.models import Role
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration
 from opsctl.results import Evidence, State
+from opsctl.runs import durations
 from opsctl.serving import readiness, stopping, traffic
 from opsctl.serving.gpu import gate
-from opsctl.serving.load.history import Estimate, LoadHistory
 from opsctl.serving.load.progress import LoadProgress
 from opsctl.serving.load.stalls import StallLimits
 from opsctl.serving.readiness import Ready
@@ -128,6 +129,7 @@ def await_ready(b: BorrowedHost, action: AwaitReady) -> Done:
     if loading is None:
         raise Defect(f"{action.id} has no start before it")
     b.loading, b.silent = None, False
+    expected = _expected(b, service)
     deadline = Deadline(action.limit, f"load of {service.unit} on {b.name}")
     try:
         with _lease_first(b):
@@ -136,10 +138,10 @@ def await_ready(b: BorrowedHost, action: AwaitReady) -> Done:
                 service,
                 deadline=deadline,
                 started=loading.started,
-                on_progress=_shown(b, service, _expected(b.history, b, service)),
+                on_progress=_shown(b, service, expected),
                 cancelled=cancelled(b),
                 journal_after=loading.mark,
-                stalls=_stalls(b.history, service),
+                stalls=StallLimits.for_service(service, expected),
             )
     except OpsctlError as error:
         b.silent = isinstance(error, LoadStalled) or deadline.expired
@@ -147,7 +149,6 @@ def await_ready(b: BorrowedHost, action: AwaitReady) -> Done:
         raise
     seconds = time.monotonic() - loading.began
     journal.end_load(loading.id, outcome="ready", seconds=seconds, version=ready.version, phases=ready.phases)
-    _remember(b.history, b, service, seconds, ready)
     b.heartbeat.check()
     b.holds(service.name, str(service.role))
     return _serves(b, service, ready, f" after {format_duration(seconds)}", seconds=seconds, phases=dict(ready.phases))
@@ -251,29 +252,11 @@ def _shown(b: BorrowedHost, service: ResolvedService, expected: Estimate | None)
     return show
 
 
-def _expected(history: LoadHistory, b: BorrowedHost, service: ResolvedService) -> Estimate | None:
+def _expected(b: BorrowedHost, service: ResolvedService) -> Estimate | None:
+    """Return how long loads of it took before. An estimate that cannot be read is no reason to fail a load."""
     with suppress(JournalError):
-        return history.estimate(host=b.name, service=service.name)
+        return durations.loads(b.recorder.journal, b.name).get(service.name)
     return None
-
-
-def _stalls(history: LoadHistory, service: ResolvedService) -> StallLimits:
-    with suppress(JournalError):
-        return history.stalls(service)
-    return StallLimits.for_service(service)
-
-
-def _remember(history: LoadHistory, b: BorrowedHost, service: ResolvedService, seconds: float, ready: Ready) -> None:
-    """Keep how long the load took. An estimate that cannot be kept is no reason to fail a load that did not."""
-    with suppress(JournalError):
-        history.add(
-            host=b.name,
-            service=service.name,
-            seconds=seconds,
-            version=ready.version,
-            phases=ready.phases,
-            run=b.run,
-        )
 
 
 @contextmanager

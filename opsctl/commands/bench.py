@@ -12,7 +12,7 @@ import typer
 from opsctl.errors import ExitCode, UnfitError
 
 if TYPE_CHECKING:
-    from opsctl.results import StepResult
+    from opsctl.stages.base import Served
 
 app = typer.Typer(no_args_is_help=True, help="Run one measuring stage on this machine.")
 
@@ -68,35 +68,72 @@ def _list(text: str | None, what: str, kind: type = int) -> tuple[Any, ...]:
 def _options(stage: str, **values: Any) -> Any:
     from pydantic import ValidationError
 
-    from opsctl.playbook.steps import STAGES
+    from opsctl.stages import STAGES
 
     try:
-        return STAGES[stage](**values)
+        return STAGES[stage].options(**values)
     except ValidationError as error:
         first = error.errors()[0]
         named = ".".join(str(part) for part in first["loc"])
         raise UnfitError(f"{named}: {first['msg']}", seen=repr(first.get("input"))) from error
 
 
-def _measure(
+def _run(
     stage: str,
     options: Any,
     *,
     folder: Path | None,
     python: str | None,
-    json_: bool,
-    service: Any = None,
+    form: Form,
+    server: Served | None = None,
     model: str = "",
-) -> StepResult:
-    from opsctl.commands.benching import measure
+) -> None:
+    """Run a stage, show its result, and leave with its exit code."""
+    from opsctl.commands.terminal import Terminal
+    from opsctl.stages.locally import local_context, read_model_config
+    from opsctl.stages.modelchoice import KIMI
+    from opsctl.terminal.bench_view import show, vllm_json, watch
 
-    chosen = folder or Path(tempfile.mkdtemp(prefix="opsctl-bench-"))
-    return measure(stage, options, folder=chosen.resolve(), python=python, quiet=json_, service=service, model=model)
-
-
-def _leave(result: StepResult) -> None:
+    chosen = (folder or Path(tempfile.mkdtemp(prefix="opsctl-bench-"))).resolve()
+    config = read_model_config(Path(model)) if model not in {"", KIMI} else None
+    context = local_context(chosen, server=server, model_config=config)
+    result = watch(stage, options, context, Terminal(stderr=True), python=python, quiet=form is not Form.TABLE)
+    if form is Form.TABLE:
+        show(result, Terminal())
+    else:
+        print(vllm_json(result) if form is Form.VLLM else result.model_dump_json(indent=1))
     codes = {"verified": ExitCode.VERIFIED, "inconclusive": ExitCode.INCONCLUSIVE}
     raise typer.Exit(codes.get(result.state.value, ExitCode.FAILED))
+
+
+@app.command()
+def step(
+    written: Annotated[str, typer.Argument(metavar="STEP", help="As in a playbook: 'gemm: {tokens: [1, 8]}'.")],
+    url: Annotated[str | None, typer.Option(help="The server that the stage measures, where it measures one.")] = None,
+    model: Annotated[str | None, typer.Option(help="Its served model name; default: the first that it serves.")] = None,
+    config: Annotated[str, typer.Option(help="A model's folder or config.json, for `model: served`.")] = "",
+    api_key_file: Annotated[str | None, typer.Option(help="File that holds the API key.")] = None,
+    folder: Folder = None,
+    python: Python = None,
+    json_: AsJson = False,
+) -> None:
+    """Run any stage, with the options that a playbook gives it.
+
+    [bold]Exit codes[/bold]: 0 every cell verified · 1 a cell failed · 2 not fit · 5 not all measured.
+
+    [bold]Examples[/bold]
+
+    opsctl bench step gpu-check
+
+    opsctl bench step 'gemm: {model: kimi-k2.5, tokens: [1, 8]}' --python /opt/vllm/bin/python
+    """
+    from opsctl.playbook.loading import read_step
+    from opsctl.stages.locally import find_server
+
+    stage, options = read_step(written)
+    server = find_server(url, model, api_key_file) if url else None
+    form = Form.JSON if json_ else Form.TABLE
+    _run(stage, options, folder=folder, python=python, form=form, server=server, model=config)
 
 
 @app.command()
@@ -124,7 +161,7 @@ def gemm(
 
     opsctl bench gemm --shape 7168x7168 --tokens 1 --json
     """
-    from opsctl.commands.benching import gemm_tables, has_gpu, parse_shapes, show
+    from opsctl.commands.bench_arguments import has_gpu, parse_shapes
 
     few = 5 if device is Device.CPU or (device is Device.AUTO and not has_gpu()) else 100
     options = _options(
@@ -139,9 +176,8 @@ def gemm(
         repetitions=repetitions or few,
         device=device.value,
     )
-    result = _measure("gemm", options, folder=folder, python=python, json_=json_, model=model if not shape else "")
-    show(result, gemm_tables(result), json_=json_)
-    _leave(result)
+    form = Form.JSON if json_ else Form.TABLE
+    _run("gemm", options, folder=folder, python=python, form=form, model="" if shape else model)
 
 
 @app.command()
@@ -172,7 +208,7 @@ def collectives(
 
     opsctl bench collectives --world-size 8 --sweep NCCL_PROTO=default,LL,LL128,Simple --json
     """
-    from opsctl.commands.benching import collectives_tables, parse_sweep, show
+    from opsctl.commands.bench_arguments import parse_sweep
 
     values: dict[str, Any] = {
         "model": model,
@@ -186,11 +222,8 @@ def collectives(
     if ops:
         values["ops"] = _list(ops, "--ops", str)
     options = _options("collectives", **values)
-    result = _measure(
-        "collectives", options, folder=folder, python=python, json_=json_, model=model if not sizes else ""
-    )
-    show(result, collectives_tables(result), json_=json_)
-    _leave(result)
+    form = Form.JSON if json_ else Form.TABLE
+    _run("collectives", options, folder=folder, python=python, form=form, model="" if sizes else model)
 
 
 @app.command()
@@ -224,12 +257,13 @@ def serving(
 
     opsctl bench serving --request-rate 4 --duration 60s --slo ttft=2s --slo tpot=0.05s --format vllm
     """
-    from opsctl.commands.benching import first_served, parse_slo, serving_service, serving_tables, show, show_vllm
+    from opsctl.commands.bench_arguments import parse_slo
+    from opsctl.stages.locally import find_server
 
-    named = model or first_served(url, api_key_file)
+    server = find_server(url, model, api_key_file)
     options = _options(
         "serving-benchmark",
-        concurrency=_list(concurrency, "--concurrency"),
+        concurrency=_list(concurrency, "--concurrency") or (() if request_rate else (1,)),
         request_rate=_list(request_rate, "--request-rate", float),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
@@ -240,11 +274,5 @@ def serving(
         seed=seed,
         slo=parse_slo(slo or []),
     )
-    quiet = json_ or format_ is not Form.TABLE
-    service = serving_service(url, named, api_key_file)
-    result = _measure("serving-benchmark", options, folder=folder, python=None, json_=quiet, service=service)
-    if format_ is Form.VLLM:
-        show_vllm(result)
-    else:
-        show(result, serving_tables(result), json_=quiet)
-    _leave(result)
+    form = Form.JSON if json_ else format_
+    _run("serving-benchmark", options, folder=folder, python=None, form=form, server=server)

@@ -54,7 +54,7 @@ def doctor(
 def _examine(loaded: LoadedInventory, name: str, *, kill_foreign: bool) -> Sequence[Check]:
     from opsctl.campaign.preflight import connected, look
     from opsctl.errors import UnfitError
-    from opsctl.runs.journal import state_home
+    from opsctl.runs.journal import Journal
     from opsctl.serving.doctor import Check, Verdict
 
     try:
@@ -62,8 +62,8 @@ def _examine(loaded: LoadedInventory, name: str, *, kill_foreign: bool) -> Seque
     except UnfitError as error:
         return (Check("production", Verdict.STOP, error.message, error.hint or ""),)
     others = (service for service in loaded.services_of(name) if service != production)
-    with connected(loaded, name) as host:
-        seen = look(host, (production, *others), journal_folder=state_home(), kill_foreign=kill_foreign)
+    with Journal.open() as journal, connected(loaded, name) as host:
+        seen = look(host, (production, *others), journal, kill_foreign=kill_foreign)
     judged = {check.reason for check in seen.checks if check.verdict is Verdict.STOP}
     more = [
         Check("a run", Verdict.STOP, f"{error.message}{f' ({error.seen})' if error.seen else ''}", error.hint or "")
@@ -100,10 +100,16 @@ def _print_lines(seen: Mapping[str, Sequence[Check]]) -> None:
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
         for check in checks:
-            what = Text.assemble((check.name, "bold"), f": {check.reason}")
+            what = Text.assemble((check.name, "bold"), (f": {check.reason}", "bold red" if check.alarming else ""))
             if check.hint:
                 what.append(f"\n→ {check.hint}", style="dim")
-            table.add_row(Text(f"{_SIGNS[check.verdict]} {check.verdict}", style=_COLOURS[check.verdict]), what)
+            table.add_row(
+                Text(
+                    f"{_SIGNS[check.verdict]} {check.verdict}",
+                    style="bold red" if check.alarming else _COLOURS[check.verdict],
+                ),
+                what,
+            )
         verdict = worst(checks)
         counts = ", ".join(
             f"{number} {one}" for one in _SIGNS if (number := sum(check.verdict == one for check in checks))

@@ -23,6 +23,12 @@ def trace(
         Path | None, typer.Option(help="Write some steady steps of all ranks here, on one clock, for Perfetto.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps in the excerpt.")] = 3,
+    step: Annotated[int | None, typer.Option(min=0, help="First step of the excerpt, counted from 0.")] = None,
+    begin: Annotated[
+        float | None, typer.Option("--from", metavar="MS", min=0, help="Excerpt from here on, after the first work.")
+    ] = None,
+    end: Annotated[float | None, typer.Option("--to", metavar="MS", min=0, help="Excerpt up to here.")] = None,
+    rank: Annotated[int | None, typer.Option(min=0, help="Only this rank in the excerpt.")] = None,
     world_size: Annotated[
         int | None, typer.Option(min=1, help="Ranks there should be; default: what files say.")
     ] = None,
@@ -35,6 +41,9 @@ def trace(
     tpot_off: Annotated[float | None, typer.Option(min=0, help="TPOT in ms measured without profiler.")] = None,
     tpot_armed: Annotated[float | None, typer.Option(min=0, help="TPOT in ms with the profiler armed.")] = None,
     tpot_capturing: Annotated[float | None, typer.Option(min=0, help="TPOT in ms during capture.")] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="The window to take where a folder holds several.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Files read at a time; default: one a core.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Kernels shown.")] = 15,
     json: Annotated[bool, typer.Option("--json", help="Write one JSON document.")] = False,
@@ -50,7 +59,7 @@ def trace(
 
       opsctl trace before/ after/
     """
-    from opsctl.trace import analyse, compare, write_excerpt
+    from opsctl.trace import Taken, TraceAnalysis, analyse, compare, write_excerpt
 
     if len(paths) > 2:
         raise UnfitError("wanted one path, or two to compare", seen=" ".join(map(str, paths)), hint="name a folder")
@@ -63,26 +72,39 @@ def trace(
             expected=_counts(expected),
             jobs=jobs,
             token_bytes=token_bytes,
+            only=only,
             tpot=_tpot(tpot_off, tpot_armed, tpot_capturing),
         )
         for path in paths
     ]
-    document = analyses[0].document() if len(analyses) == 1 else compare(*analyses).document()
+    result = analyses[0] if len(analyses) == 1 else compare(*analyses)
+    document = result.to_json()
     if excerpt is not None:
         try:
-            written = write_excerpt(paths, excerpt, steps=steps, jobs=jobs)
+            written = write_excerpt(
+                paths, excerpt, Taken(steps, step, _ns(begin), _ns(end), rank), jobs=jobs, only=only
+            )
         except OSError as error:
             raise UnfitError(f"{excerpt} cannot be written: {error.strerror or error}") from error
         document["excerpt"] = {"path": str(written.path), "events": written.events, "steps": written.steps}
     if json:
         print(jsonlib.dumps(document, indent=1))
         return
-    from opsctl.commands.trace_view import TraceView
+    from opsctl.commands.terminal import Terminal
+    from opsctl.terminal.traces import TraceTables
 
-    if len(analyses) == 1:
-        TraceView(top).analysis(analyses[0], document)
+    console = Terminal(highlight=False, soft_wrap=False)
+    tables = TraceTables(console, top)
+    if isinstance(result, TraceAnalysis):
+        tables.analysis(result)
     else:
-        TraceView(top).comparison(document)
+        tables.comparison(result)
+    if excerpt is not None:
+        console.print(f"excerpt: {written.path} ({written.events} events)", markup=False)
+
+
+def _ns(milliseconds: float | None) -> int | None:
+    return None if milliseconds is None else round(milliseconds * 1_000_000)
 
 
 def _counts(texts: Sequence[str] | None) -> dict[str, float]:

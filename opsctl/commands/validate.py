@@ -158,8 +158,7 @@ def plan(
             for name in found.hosts:
                 with connected(loaded, name) as host:
                     seen[name] = look(
-                        host, definition.services(name), journal_folder=journal.folder, journal=journal,
-                        if_down=if_down.value, kill_foreign=kill_foreign,
+                        host, definition.services(name), journal, if_down=if_down.value, kill_foreign=kill_foreign
                     ).facts  # fmt: skip
     made = make_plan(found.by_host, loaded, seen, if_down=if_down.value)
     if json_:

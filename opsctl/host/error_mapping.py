@@ -42,7 +42,7 @@ def link_lost(where: str, seen: str) -> TransportLost:
         f"the connection to {where} was lost",
         seen=seen or "the connection closed",
         where=where,
-        hint="what runs there goes on by itself; opsctl connects again while its budget lasts",
+        hint="what runs there goes on by itself",
     )
 
 

@@ -21,6 +21,7 @@ import httpx
 
 from opsctl.deadline import Deadline
 from opsctl.host.error_mapping import link_lost, ssh_errors
+from opsctl.host.tls import TlsStream, Trust
 
 CONNECT, READ, WRITE = 10.0, 60.0, 30.0
 TOTAL = 120.0
@@ -35,13 +36,20 @@ def client(
     base_url: str,
     *,
     headers: Mapping[str, str] | None = None,
+    trust: Trust | None = None,
 ) -> httpx.Client:
-    """Return a client. ``backend`` is asked at every new connection, so that it outlives a reconnect."""
+    """Return a client. ``backend`` is asked at every new connection, so that it outlives a reconnect.
+
+    Raises UnfitError where ``trust`` names certificates that cannot be used.
+    """
+    # Loading the system's certificates takes 20 ms: only where the url needs them.
+    wanted = trust or Trust()
+    context = (wanted if base_url.startswith("https:") else Trust(verify=False)).context()
     return httpx.Client(
         base_url=base_url,
         headers=dict(headers or {}),
         timeout=httpx.Timeout(connect=CONNECT, read=READ, write=WRITE, pool=CONNECT),
-        transport=_HostTransport(_LimitedBackend(backend)),
+        transport=_HostTransport(_LimitedBackend(backend), context),
         trust_env=False,
     )
 
@@ -49,12 +57,11 @@ def client(
 class _HostTransport(httpx.HTTPTransport):
     """httpx's own transport on a pool of ours."""
 
-    def __init__(self, backend: httpcore.NetworkBackend) -> None:
-        # Certificates of a server on the host's own loopback prove nothing, and loading the CAs takes 20 ms.
-        super().__init__(verify=False)
+    def __init__(self, backend: httpcore.NetworkBackend, context: ssl.SSLContext) -> None:
+        super().__init__(verify=context)
         self._pool.close()
         self._pool = httpcore.ConnectionPool(
-            ssl_context=_unverified(),
+            ssl_context=context,
             network_backend=backend,
             max_connections=200,
             max_keepalive_connections=20,
@@ -69,13 +76,6 @@ class _HostTransport(httpx.HTTPTransport):
         assert isinstance(response.stream, httpx.SyncByteStream)  # noqa: S101 - a sync transport's always is
         response.stream = _LimitedBody(response.stream, deadline)
         return response
-
-
-def _unverified() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 @contextlib.contextmanager
@@ -241,11 +241,11 @@ class _ChannelStream(httpcore.NetworkStream):
 
     def start_tls(
         self,
-        ssl_context: ssl.SSLContext,  # noqa: ARG002 - the interface's
-        server_hostname: str | None = None,  # noqa: ARG002 - the interface's
-        timeout: float | None = None,  # noqa: ARG002 - the interface's
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
     ) -> httpcore.NetworkStream:
-        raise httpcore.ConnectError(f"https is not spoken through the connection to {self._where}: give an http:// url")
+        return TlsStream(self, ssl_context, server_hostname, timeout)
 
     def get_extra_info(self, info: str) -> Any:
         """Say, as httpcore asks, whether an idle connection became readable, which means that it was closed."""

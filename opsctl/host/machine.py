@@ -19,6 +19,7 @@ from opsctl.host import files, identity, journal
 from opsctl.host.guard import STATE_DIR, guard_argv
 from opsctl.host.identity import IdentityQuery
 from opsctl.host.link import Ended, Link
+from opsctl.host.outage import Outage
 from opsctl.host.protocol import Completed, FileRecord, JournalBatch, Systemd
 from opsctl.host.quoting import show_argv
 
@@ -54,6 +55,7 @@ class ConnectedHost:
         self._lock = threading.RLock()
         self._reading: BusSystemd | CommandSystemd | None = None
         self._fenced: dict[int, BusSystemd | CommandSystemd] = {}
+        self.outage = Outage()
         self._link = reach(deadline)
         self._identity = IdentityQuery(name, self._ask)
         self._boot_id = ""
@@ -194,11 +196,14 @@ class ConnectedHost:
         done = self.run(journal.batch_argv(unit, after, limit, user=self.user_scope), deadline=deadline)
         return journal.parse_batch(done.stdout, after=after)
 
-    def http(self, base_url: str, *, headers: Mapping[str, str] | None = None) -> httpx.Client:
-        """Return a client whose connections leave from the host. See ``opsctl/host/http.py``."""
+    def http(
+        self, base_url: str, *, headers: Mapping[str, str] | None = None, verify: bool = True, ca_pem: str | None = None
+    ) -> httpx.Client:
+        """Return a client whose connections leave from the host. See ``Host.http``."""
         from opsctl.host.http import client  # noqa: PLC0415 - httpx takes 0.1 s
+        from opsctl.host.tls import Trust  # noqa: PLC0415
 
-        return client(self._network_backend, base_url, headers=headers)
+        return client(self._network_backend, base_url, headers=headers, trust=Trust(verify, ca_pem))
 
     def _network_backend(self) -> httpcore.NetworkBackend:
         return self._link.network_backend()

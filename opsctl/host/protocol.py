@@ -15,6 +15,7 @@ from opsctl.deadline import Deadline
 if TYPE_CHECKING:
     import httpx
 
+    from opsctl.host.outage import Outage
     from opsctl.playbook.models import HostEntry
 
 
@@ -181,6 +182,8 @@ class Host(Protocol):
 
     name: str
     entry: HostEntry
+    outage: Outage
+    """Of the link: ``opsctl/host/outage.py`` rides it out."""
 
     @property
     def state_dir(self) -> str:
@@ -227,8 +230,12 @@ class Host(Protocol):
         """Return the unit's entries after a cursor; with None, no lines and the cursor of now."""
         ...
 
-    def http(self, base_url: str, *, headers: Mapping[str, str] | None = None) -> httpx.Client:
+    def http(
+        self, base_url: str, *, headers: Mapping[str, str] | None = None, verify: bool = True, ca_pem: str | None = None
+    ) -> httpx.Client:
         """Return a client whose connections leave from the host (direct-tcpip), with a limit on every phase.
+
+        An https url's certificate and name are checked against this machine's store, or against ``ca_pem``.
 
         A request takes a total limit as ``extensions={"deadline": Deadline}`` (default: 120 s); past it,
         DeadlineExceeded is raised, and TransportLost where the link dies. What HTTP itself meets (refused,

@@ -24,16 +24,15 @@ from opsctl.errors import (
     UnfitError,
     UnitNotFound,
 )
-from opsctl.host.guard import guard_argv
+from opsctl.host.guard import GuardExit, guard_argv
 from opsctl.host.protocol import JobOutcome, TransientUnit, UnitStatus
 from opsctl.host.units import dbus_typed, full_name, object_path, status_of, transient_properties
 
 if TYPE_CHECKING:
-    from opsctl.host.machine import ConnectedHost
+    from opsctl.host.binding import BoundHost
 
 CALL_LIMIT = 20.0
 RELOAD_LIMIT = 90.0
-_TOKEN_GONE = 7
 _BUS_NAME = "org.freedesktop.systemd1"
 _MANAGER = ("/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
 _POLL = 0.1
@@ -49,7 +48,7 @@ _REFUSED = re.compile(r"interactive authentication required|access denied|permis
 _EXISTS = re.compile(r"already (loaded|exists)", re.IGNORECASE)
 
 
-def open_commands(host: ConnectedHost, *, token: int | None = None) -> CommandSystemd:
+def open_commands(host: BoundHost, *, token: int | None = None) -> CommandSystemd:
     """Return the binding; with a token, after the host has said that it holds. Raises LeaseLost, UnfitError."""
     systemd = CommandSystemd(host, token=token)
     if token is not None:
@@ -60,7 +59,7 @@ def open_commands(host: ConnectedHost, *, token: int | None = None) -> CommandSy
 class CommandSystemd:
     """The protocol's ``Systemd`` over ``Host.run``. With a token, every change goes through the lease's session."""
 
-    def __init__(self, host: ConnectedHost, *, token: int | None = None) -> None:
+    def __init__(self, host: BoundHost, *, token: int | None = None) -> None:
         if not host.has_systemd:
             raise UnfitError(f"{host.name} does not run systemd", where=host.name, hint="opsctl needs systemd units")
         self._host = host
@@ -213,7 +212,7 @@ class CommandSystemd:
         """Return ours for a program that failed, by its exit status and words."""
         said = error.stderr
         about: Mapping[str, str] = {"seen": said, "where": self._host.name}
-        if self._token is not None and error.exit_status == _TOKEN_GONE:
+        if self._token is not None and error.exit_status == GuardExit.LOST:
             return self._host.lease_lost(self._token, said)
         if self._token is not None and error.exit_status == -1:
             # A signal: the guard has killed the scope.

@@ -23,19 +23,18 @@ from opsctl.errors import HostError, JobFailed, LeaseLost, OpsctlError, UnfitErr
 from opsctl.host.bridge import Bridge, BridgeEnd
 from opsctl.host.cutoff import cut_at
 from opsctl.host.error_mapping import bus_error, link_lost
+from opsctl.host.guard import GuardExit
 from opsctl.host.protocol import JobOutcome, TransientUnit, UnitStatus
 from opsctl.host.units import dbus_typed, full_name, object_path, status_of, transient_properties
 
 if TYPE_CHECKING:
-    from opsctl.host.machine import ConnectedHost
+    from opsctl.host.binding import BoundHost
 
 CALL_LIMIT = 20.0
 """Seconds for one call, whatever is left of the caller's deadline."""
 RELOAD_LIMIT = 90.0
 """daemon-reload answers only when every generator has run."""
 
-_TOKEN_GONE = 7
-"""opsctl-guard's exit status for a token that does not hold."""
 _BUS_NAME = "org.freedesktop.systemd1"
 _MANAGER_PATH = "/org/freedesktop/systemd1"
 _MANAGER = "org.freedesktop.systemd1.Manager"
@@ -69,7 +68,7 @@ def _description(interface: str, methods: tuple[tuple[str, tuple[str, ...], tupl
 _ManagerProxy = _description(_MANAGER, _METHODS)
 
 
-def open_systemd(host: ConnectedHost, bridge: Bridge, *, deadline: Deadline, token: int | None = None) -> BusSystemd:
+def open_systemd(host: BoundHost, bridge: Bridge, *, deadline: Deadline, token: int | None = None) -> BusSystemd:
     """Speak with the host's systemd over a bridge: plain for reading, or in the session of a lease's token.
 
     Raises UnfitError where there is no systemd or no bridge, PrivilegeMissing, LeaseLost. The bridge is then closed.
@@ -88,14 +87,14 @@ def open_systemd(host: ConnectedHost, bridge: Bridge, *, deadline: Deadline, tok
     return BusSystemd(connection, bridge, where=host.name, lost=lost)
 
 
-def _connected(host: ConnectedHost, bridge: Bridge, deadline: Deadline, token: int | None) -> Any:
+def _connected(host: BoundHost, bridge: Bridge, deadline: Deadline, token: int | None) -> Any:
     try:
         return _connection(bridge, deadline, host.name)
     except GLib.Error as error:
         raise _why_refused(host, bridge.end(2.0), token, str(error.message)) from error
 
 
-def _require_systemd(host: ConnectedHost) -> None:
+def _require_systemd(host: BoundHost) -> None:
     if not host.has_systemd:
         raise UnfitError(
             f"{host.name} does not run systemd",
@@ -115,14 +114,14 @@ def _connection(bridge: Bridge, deadline: Deadline, where: str) -> Any:
         return Gio.DBusConnection.new_sync(stream, None, flags, None, cancellable)
 
 
-def _why_refused(host: ConnectedHost, end: BridgeEnd, token: int | None, seen: str) -> OpsctlError:
+def _why_refused(host: BoundHost, end: BridgeEnd, token: int | None, seen: str) -> OpsctlError:
     """Say why a bridge did not come to stand. Raises UnfitError where that is because of the host's init."""
     if end.exit_status is None and not host.link.alive:
         return link_lost(host.name, seen)
     if host.sudo(None) and end.stderr.startswith("sudo:"):
         return host.sudo_refused(end.stderr)
     _require_systemd(host)
-    if token is not None and end.exit_status == _TOKEN_GONE:
+    if token is not None and end.exit_status == GuardExit.LOST:
         return host.lease_lost(token, end.stderr or seen)
     if token is not None:
         return HostError(
@@ -143,7 +142,7 @@ def _why_refused(host: ConnectedHost, end: BridgeEnd, token: int | None, seen: s
     )
 
 
-def _why_lost(host: ConnectedHost, bridge: Bridge, token: int | None) -> OpsctlError:
+def _why_lost(host: BoundHost, bridge: Bridge, token: int | None) -> OpsctlError:
     """Say why a bridge that stood has gone: the lease's session was ended, or the link is dead."""
     end = bridge.end(0.5)
     if not host.link.alive:

@@ -21,7 +21,6 @@ LAB_VARS: dict[str, Any] = {
     "protocols": ["default"],
     "profile_concurrency": [1],
     "profile_windows": 2,
-    "profile_requests": 3,
     "profile_output_tokens": 16,
     "repetitions": 10,
 }

@@ -1,4 +1,4 @@
-"""What runs on the host: the measuring programs, with the serving environment's Python (3.10 or newer).
+"""What runs on the host: the measuring programs, with the serving environment's Python (3.9 or newer).
 
 Nothing here may import a package that the zipapp does not carry, except torch and vLLM where a stage looks
 for them: standard library, ``httpx`` and its own dependencies, ``opsctl.trace``. In particular nothing of

@@ -15,7 +15,7 @@ from opsctl.errors import StageError
 #: Brought along, because recent vLLM environments have moved to httpx2. anyio is left out: httpcore imports it
 #: only for async use, and the payload uses httpx synchronously.
 PACKAGES = ("httpx", "httpcore", "h11", "idna", "certifi")
-#: Of our own: what runs on the host. Standard library only (tests/payload/test_bundle.py runs it on Python 3.10).
+#: Of our own: what runs on the host. Standard library only (tests/payload/test_bundle.py runs it on Python 3.9).
 OWN = ("payload", "trace")
 OWN_MODULES = ("__init__.py", "errors.py", "deadline.py")
 _MAIN = b"from opsctl.payload.main import main\nraise SystemExit(main())\n"

@@ -1,8 +1,5 @@
 """collectives: all-reduce and its kin at a model's own message sizes, over the ranks of this host, or of several.
 
-Spec: ``world_size, backend, repetitions, smoke_limit, limit, cells: [{id, op, bytes, graph, environment}]``, and for
-several hosts ``rendezvous: {address, port, node, nodes}``: each host runs this same stage with its own ``node``.
-
 Ranks are processes of their own (``collectives_rank.py``), one group for each set of environment variables, because
 NCCL reads them once. The results are the same on every rank; the first rank of this host says them.
 """
@@ -19,12 +16,62 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from opsctl.payload import records
 from opsctl.payload.errors import PayloadError
 from opsctl.payload.gemm import self_command
 from opsctl.payload.output import Output
+from opsctl.payload.records import CellRecord, Record, many
+
+
+@dataclass(frozen=True)
+class Rendezvous(Record):
+    """Where several hosts meet: each runs this same stage with its own ``node``."""
+
+    address: str = "127.0.0.1"
+    port: int = 0
+    node: int = 0
+    nodes: int = 1
+
+
+@dataclass(frozen=True)
+class CellSpec(Record):
+    """One collective at one message, with the environment of its group of ranks."""
+
+    id: str
+    op: str
+    bytes: int
+    graph: str = "off"
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Spec(records.Spec):
+    """What is measured. Limits are seconds; ``world_size`` counts the ranks of all hosts."""
+
+    world_size: int
+    backend: str = "auto"
+    cells: tuple[CellSpec, ...] = many(CellSpec)
+    repetitions: int = 200
+    smoke_limit: float = 60.0
+    limit: float = 3600.0
+    rendezvous: Rendezvous | None = field(default=None, metadata={"of": Rendezvous})
+
+
+@dataclass(frozen=True)
+class Work(Record):
+    """What one group of ranks does: a smoke test, a look at the links between GPUs, or cells."""
+
+    backend: str
+    environment: dict[str, str] = field(default_factory=dict)
+    cells: tuple[CellSpec, ...] = many(CellSpec)
+    repetitions: int = 0
+    smoke: tuple[str, ...] = ()
+    p2p: bool = False
+
 
 _SILENCE = 90.0  # seconds for one cell
 _START = 180.0  # importing torch, making the group
@@ -57,13 +104,13 @@ def interface_towards(address: str) -> str | None:
     return None
 
 
-def meet(rendezvous: Mapping[str, Any], limit: float) -> None:
+def meet(rendezvous: Rendezvous, limit: float) -> None:
     """Wait until every host of the run is here: each may come out of its swap minutes after another.
 
     The first host listens at its address; the others knock until it opens. Raises PayloadError at the limit.
     """
-    node, nodes = int(rendezvous["node"]), int(rendezvous["nodes"])
-    place = (str(rendezvous["address"]), int(rendezvous["port"]))
+    node, nodes = rendezvous.node, rendezvous.nodes
+    place = (rendezvous.address, rendezvous.port)
     end = time.monotonic() + limit
     here: list[socket.socket] = []
     try:
@@ -103,19 +150,17 @@ def _knock(place: tuple[str, int], end: float) -> bool:
 class Group:
     """The ranks of one process group on this host."""
 
-    def __init__(self, spec: Mapping[str, Any], work: Mapping[str, Any], port: int, folder: Path) -> None:
-        rendezvous = spec.get("rendezvous") or {}
-        nodes, node = int(rendezvous.get("nodes", 1)), int(rendezvous.get("node", 0))
-        world = int(spec["world_size"])
+    def __init__(self, world: int, where: Rendezvous, work: Work, port: int, folder: Path) -> None:
+        nodes, node = where.nodes, where.node
         if world % nodes:
             msg = f"{world} ranks cannot be spread evenly over {nodes} hosts"
             raise PayloadError(msg)
         local = world // nodes
-        address = str(rendezvous.get("address", "127.0.0.1"))
+        address = where.address
         path = folder / "collectives-work.json"
-        path.write_text(json.dumps(work), encoding="utf-8")
+        path.write_text(json.dumps(work.to_dict()), encoding="utf-8")
         self.log = (folder / "collectives-ranks.stderr").open("ab")
-        base = {**os.environ, **work.get("environment", {})}
+        base = {**os.environ, **work.environment}
         interface = interface_towards(address)
         if interface:
             # Without it gloo and NCCL take the address of the host's name, which need not be reachable, or exist.
@@ -135,7 +180,7 @@ class Group:
             }
             self.processes.append(
                 subprocess.Popen(
-                    [*self_command(), "collectives-rank", str(path)],
+                    [*self_command(), "--worker", "collectives_rank", str(path)],
                     stdout=subprocess.PIPE,
                     stderr=self.log,
                     stdin=subprocess.DEVNULL,
@@ -191,13 +236,13 @@ def _last_words(folder: Path) -> str:
 class _Measurement:
     """All groups, one after another."""
 
-    def __init__(self, spec: Mapping[str, Any], output: Output) -> None:
+    def __init__(self, spec: Spec, output: Output) -> None:
         self.spec = spec
         self.output = output
-        self.end = time.monotonic() + float(spec["limit"])
-        rendezvous = spec.get("rendezvous") or {}
-        self.port = int(rendezvous["port"]) if rendezvous else 0
-        self.alone = int(rendezvous.get("nodes", 1)) == 1
+        self.end = time.monotonic() + spec.limit
+        self.where = spec.rendezvous or Rendezvous()
+        self.port = self.where.port
+        self.alone = self.where.nodes == 1
         self.states: dict[str, str] = dict.fromkeys(output.verified, "verified")
 
     def _next_port(self) -> int:
@@ -207,18 +252,18 @@ class _Measurement:
         self.port += 1
         return self.port - 1
 
-    def _group(self, work: Mapping[str, Any]) -> Group:
-        return Group(self.spec, {**work, "backend": self.spec["backend"]}, self._next_port(), self.output.folder)
+    def _group(self, work: Work) -> Group:
+        return Group(self.spec.world_size, self.where, work, self._next_port(), self.output.folder)
 
     def smoke(self) -> None:
         """Run each operation once, small, within its own limit. Raises PayloadError when that does not work."""
-        limit = float(self.spec["smoke_limit"])
+        limit = self.spec.smoke_limit
         if not self.alone:
-            meet({**self.spec["rendezvous"], "port": self._next_port()}, max(1.0, self.end - time.monotonic()))
-        ops = sorted({cell["op"] for cell in self.spec["cells"]})
+            meet(replace(self.where, port=self._next_port()), max(1.0, self.end - time.monotonic()))
+        ops = sorted({cell.op for cell in self.spec.cells})
         self.output.progress("smoke test", 0, 1)
         began = time.monotonic()
-        group = self._group({"smoke": ops})
+        group = self._group(Work(self.spec.backend, smoke=tuple(ops)))
         facts: dict[str, Any] = {}
         done = False
         try:
@@ -230,7 +275,7 @@ class _Measurement:
                     break
         except TimeoutError:
             msg = (
-                f"smoke test: {', '.join(ops)} over {self.spec['world_size']} ranks did not end within {limit:g} s; "
+                f"smoke test: {', '.join(ops)} over {self.spec.world_size} ranks did not end within {limit:g} s; "
                 f"stderr: {_last_words(self.output.folder)}"
             )
             raise PayloadError(msg) from None
@@ -241,14 +286,14 @@ class _Measurement:
             raise PayloadError(msg)
         self.output.environment({"collectives": facts})
         took = f"right results in {time.monotonic() - began:.1f} s"
-        self.output.evidence(f"smoke test: {', '.join(ops)} over {self.spec['world_size']} ranks", took)
+        self.output.evidence(f"smoke test: {', '.join(ops)} over {self.spec.world_size} ranks", took)
 
-    def measure(self, environment: Mapping[str, str], cells: Sequence[Mapping[str, Any]]) -> None:
+    def measure(self, environment: Mapping[str, str], cells: Sequence[CellSpec]) -> None:
         """Run the cells of one set of variables; a group that dies or hangs costs the cell that it was at."""
-        left = {cell["id"]: cell for cell in cells if self.states.get(cell["id"]) != "verified"}
+        left = {cell.id: cell for cell in cells if self.states.get(cell.id) != "verified"}
         deaths = 0
         while left:
-            work = {"environment": environment, "cells": list(left.values()), "repetitions": self.spec["repetitions"]}
+            work = Work(self.spec.backend, dict(environment), tuple(left.values()), self.spec.repetitions)
             at, reason = self._once(work, left)
             if not left:
                 return
@@ -256,9 +301,9 @@ class _Measurement:
             # Over several hosts the others cannot know which cell it was: one death ends the set.
             doomed = [at] if at in left and self.alone and deaths < _MOST_DEATHS else list(left)
             for name in doomed:
-                self._record(left, {"id": name, "state": "failed", "reason": reason})
+                self._record(left, CellRecord(name, "failed", reason))
 
-    def _once(self, work: Mapping[str, Any], left: dict[str, Any]) -> tuple[str, str]:
+    def _once(self, work: Work, left: dict[str, CellSpec]) -> tuple[str, str]:
         at = ""
         group = self._group(work)
         hung = False
@@ -266,9 +311,9 @@ class _Measurement:
             for message in group.messages(_START, _SILENCE):
                 at = message.get("at", at)
                 if "cell" in message:
-                    self._record(left, message["cell"])
+                    self._record(left, CellRecord.from_dict(message["cell"]))
                 if time.monotonic() > self.end:
-                    msg = f"the limit of {self.spec['limit']:g} s is reached"
+                    msg = f"the limit of {self.spec.limit:g} s is reached"
                     raise PayloadError(msg)
         except TimeoutError:
             hung = True
@@ -278,24 +323,18 @@ class _Measurement:
             return at, f"hung: no end within {_SILENCE:g} s; stderr: {_last_words(self.output.folder)}"
         return at, f"ranks ended with {statuses}: {_last_words(self.output.folder)}"
 
-    def _record(self, left: dict[str, Any], cell: Mapping[str, Any]) -> None:
-        left.pop(cell["id"], None)
-        self.states[cell["id"]] = cell["state"]
-        self.output.cell(
-            cell["id"],
-            cell["state"],
-            reason=cell.get("reason", ""),
-            figures=cell.get("figures", ()),
-            detail=cell.get("detail"),
-        )
-        self.output.progress(cell["id"], len(self.states), len(self.spec["cells"]), every=1.0)
+    def _record(self, left: dict[str, CellSpec], cell: CellRecord) -> None:
+        left.pop(cell.id, None)
+        self.states[cell.id] = cell.state
+        self.output.write(cell)
+        self.output.progress(cell.id, len(self.states), len(self.spec.cells), every=1.0)
 
 
-def _fit(spec: Mapping[str, Any], output: Output) -> None:
+def _fit(spec: Spec, output: Output) -> None:
     """Look for the GPUs that the ranks want, and at how they reach each other."""
-    if spec["backend"] == "gloo":
+    if spec.backend == "gloo":
         return
-    group = Group({"world_size": 1}, {"p2p": True, "backend": "none"}, free_port(), output.folder)
+    group = Group(1, Rendezvous(), Work("none", p2p=True), free_port(), output.folder)
     facts: dict[str, Any] = {}
     try:
         for message in group.messages(_START, _SILENCE):
@@ -305,20 +344,19 @@ def _fit(spec: Mapping[str, Any], output: Output) -> None:
     finally:
         group.close()
     output.environment({"p2p_findings": facts.get("p2p_findings", []), "p2p_copies": facts.get("p2p_copies", [])})
-    nodes = int((spec.get("rendezvous") or {}).get("nodes", 1))
-    wanted, there = int(spec["world_size"]) // nodes, facts.get("gpus")
+    wanted, there = spec.world_size // (spec.rendezvous or Rendezvous()).nodes, facts.get("gpus")
     if there is None:
         msg = f"the GPUs cannot be asked: {_last_words(output.folder)}"
         raise PayloadError(msg)
-    if spec["backend"] == "nccl" and there < wanted:
+    if spec.backend == "nccl" and there < wanted:
         msg = f"{wanted} ranks want a GPU each, and this host has {there}"
         raise PayloadError(msg)
 
 
-def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
+def run(spec: Spec, output: Output) -> tuple[str, str]:
     """Measure every cell. Returns the state and reason of the ``end`` record."""
-    cells = spec["cells"]
-    if all(cell["id"] in output.verified for cell in cells):
+    cells = spec.cells
+    if all(cell.id in output.verified for cell in cells):
         return "verified", f"{len(cells)} of {len(cells)} cells had been measured already"
     try:
         _fit(spec, output)
@@ -326,12 +364,12 @@ def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
         measurement.smoke()
     except PayloadError as error:
         for cell in cells:
-            if cell["id"] not in output.verified:
-                output.cell(cell["id"], "failed", reason=str(error))
+            if cell.id not in output.verified:
+                output.cell(cell.id, "failed", reason=str(error))
         return "failed", str(error)
-    sets: dict[str, list[Mapping[str, Any]]] = {}
+    sets: dict[str, list[CellSpec]] = {}
     for cell in cells:
-        sets.setdefault(json.dumps(cell.get("environment", {}), sort_keys=True), []).append(cell)
+        sets.setdefault(json.dumps(cell.environment, sort_keys=True), []).append(cell)
     for variables, group in sets.items():
         measurement.measure(json.loads(variables), group)
     states = list(measurement.states.values())

@@ -6,11 +6,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from opsctl.payload.collectives import CellSpec, Work
+from opsctl.payload.records import CellRecord
 from opsctl.payload.statistics import figure, mean, percentile, std
 
 _WARM_UP = 5
@@ -214,29 +216,31 @@ def _graphed(rank: Rank, operation: Operation, repetitions: int) -> tuple[list[f
     return samples, f"CUDA graph of {_IN_GRAPH} calls, each sample the mean of one replay"
 
 
-def _measure(rank: Rank, cell: Mapping[str, Any], repetitions: int) -> None:
-    graphed = cell["graph"] == "on"
+def _measure(rank: Rank, cell: CellSpec, repetitions: int) -> None:
+    graphed = cell.graph == "on"
     if graphed and rank.backend != "nccl":
         if rank.local == 0:
             reason = f"{rank.backend} has no CUDA graphs"
-            say(cell={"id": cell["id"], "state": "skipped", "reason": reason})
+            say(cell=CellRecord(cell.id, "skipped", reason).to_dict())
         return
-    operation = Operation(rank, cell["op"], int(cell["bytes"]))
+    operation = Operation(rank, cell.op, cell.bytes)
     samples, how = (_graphed if graphed else _plain)(rank, operation, repetitions)
     if graphed:
         operation.rank.sync()
     # A collective has ended when its slowest rank has.
-    slowest = [max(each) for each in zip(*rank.gather(samples), strict=True)]
+    slowest = [max(each) for each in zip(*rank.gather(samples))]
     if rank.local == 0:
-        say(cell={"id": cell["id"], "state": "verified", **_result(rank, operation, slowest, how)})
+        say(cell=_result(cell.id, rank, operation, slowest, how).to_dict())
 
 
-def _result(rank: Rank, operation: Operation, samples: Sequence[float], how: str) -> dict[str, Any]:
+def _result(name: str, rank: Rank, operation: Operation, samples: Sequence[float], how: str) -> CellRecord:
     p50 = percentile(samples, 50)
     algbw = operation.bytes / p50
     formula = f"{how}; the slowest rank of each of {len(samples)}"
-    return {
-        "figures": [
+    return CellRecord(
+        name,
+        "verified",
+        figures=(
             figure(
                 "collective.time.p50",
                 p50 * 1e6,
@@ -253,15 +257,15 @@ def _result(rank: Rank, operation: Operation, samples: Sequence[float], how: str
                 "GB/s",
                 formula="algbw × 2(n − 1)/n for all_reduce, (n − 1)/n for the others (nccl-tests)",
             ),
-        ],
-        "detail": {
+        ),
+        detail={
             "bytes": operation.bytes,
             "world_size": rank.world,
             "backend": rank.backend,
             "mean_us": mean(samples) * 1e6,
             "checked": "every element, on every rank, exactly",
         },
-    }
+    )
 
 
 def _smoke(rank: Rank, ops: Sequence[str]) -> None:
@@ -301,13 +305,13 @@ def _p2p() -> None:
     say(p2p_findings=findings, p2p_copies=copies)
 
 
-def _cells(rank: Rank, work: Mapping[str, Any]) -> None:
-    for cell in work["cells"]:
+def _cells(rank: Rank, work: Work) -> None:
+    for cell in work.cells:
         if rank.local == 0:
-            say(at=cell["id"])
+            say(at=cell.id)
         problem = ""
         try:
-            _measure(rank, cell, int(work["repetitions"]))
+            _measure(rank, cell, work.repetitions)
         except Wrong as error:
             problem = str(error)
         except (RuntimeError, ValueError, NotImplementedError) as error:
@@ -316,19 +320,19 @@ def _cells(rank: Rank, work: Mapping[str, Any]) -> None:
                 raise  # nothing that this group says from here on can be trusted
             problem = f"{type(error).__name__}: {text}"
         if problem and rank.local == 0:
-            say(cell={"id": cell["id"], "state": "failed", "reason": problem})
+            say(cell=CellRecord(cell.id, "failed", problem).to_dict())
 
 
 def main(argv: list[str]) -> int:
     """Run what the work file says, as one rank."""
-    work = json.loads(Path(argv[0]).read_bytes())
-    if work.get("p2p"):
+    work = Work.from_dict(json.loads(Path(argv[0]).read_bytes()))
+    if work.p2p:
         _p2p()
         return 0
-    rank = Rank(work["backend"])
+    rank = Rank(work.backend)
     say(started=rank.rank)
-    if work.get("smoke"):
-        _smoke(rank, work["smoke"])
+    if work.smoke:
+        _smoke(rank, work.smoke)
     else:
         _cells(rank, work)
     rank.close()

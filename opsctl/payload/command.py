@@ -1,7 +1,6 @@
 """command: any program, with a limit, its files collected and figures taken from the JSON that it wrote.
 
-Spec: ``argv, env, collect, figures {name: FILE#path}, limit``. A figure's unit may stand at its name's end in
-brackets: ``latency [ms]``.
+A figure's unit may stand at its name's end in brackets: ``latency [ms]``.
 """
 
 from __future__ import annotations
@@ -14,13 +13,26 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from opsctl.payload import records
 from opsctl.payload.errors import CellFailed, PayloadError
 from opsctl.payload.output import Output
 from opsctl.payload.statistics import figure
+
+
+@dataclass(frozen=True)
+class Spec(records.Spec):
+    """What is run. ``limit`` is in seconds; ``figures`` are FILE#path by name."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    collect: tuple[str, ...] = ()
+    figures: dict[str, str] = field(default_factory=dict)
+    limit: float = 600.0
+
 
 _POLL = 0.2
 _TERM_GRACE = 5.0
@@ -73,21 +85,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             return
 
 
-def _run(spec: Mapping[str, Any], output: Output) -> tuple[int, float]:
+def _run(spec: Spec, output: Output) -> tuple[int, float]:
     """Run the program to its end. Returns (status, seconds). Raises CellFailed at its limit."""
-    argv = list(spec["argv"])
+    argv = list(spec.argv)
     path = shutil.which(argv[0])
     if path is None:
         msg = f"{argv[0]} is not on this host's PATH"
         raise CellFailed(msg)
-    limit = float(spec["limit"])
+    limit = spec.limit
     folder = output.folder
     began = time.monotonic()
     with (folder / "command.stdout").open("wb") as stdout, (folder / "command.stderr").open("wb") as stderr:
         process = subprocess.Popen(
             [path, *argv[1:]],
             cwd=folder,
-            env={**os.environ, **spec.get("env", {})},
+            env={**os.environ, **spec.env},
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
@@ -108,9 +120,9 @@ def _run(spec: Mapping[str, Any], output: Output) -> tuple[int, float]:
     return process.returncode, time.monotonic() - began
 
 
-def _figures(spec: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
+def _figures(spec: Spec, folder: Path) -> list[records.Figure]:
     made = []
-    for named, source in dict(spec.get("figures", {})).items():
+    for named, source in spec.figures.items():
         match = _NAMED_UNIT.fullmatch(named)
         name, unit = (match["name"], match["unit"]) if match else (named, "count")
         file, _, path = source.partition("#")
@@ -130,7 +142,7 @@ def _figures(spec: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
     return made
 
 
-def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
+def run(spec: Spec, output: Output) -> tuple[str, str]:
     """Run the program and record its one cell."""
     if "command" in output.verified:
         return "verified", "it had run already"
@@ -139,7 +151,7 @@ def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
         status, seconds = _run(spec, output)
         if status != 0:
             said = _tail(output.folder / "command.stderr") or _tail(output.folder / "command.stdout")
-            msg = f"{spec['argv'][0]} ended with status {status}{f': {said[-300:]}' if said else ''}"
+            msg = f"{spec.argv[0]} ended with status {status}{f': {said[-300:]}' if said else ''}"
             raise CellFailed(msg)
         made = [
             figure("command.time", seconds, "s", formula="wall time of the program"),
@@ -150,9 +162,9 @@ def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
         state, reason = "failed", str(error)
     else:
         output.cell("command", "verified", figures=made, detail={"status": status})
-        output.evidence(f"exit status of {spec['argv'][0]}", str(status))
+        output.evidence(f"exit status of {spec.argv[0]}", str(status))
         state, reason = "verified", "the program ended with status 0"
-    for pattern in ("command.stdout", "command.stderr", *spec.get("collect", ())):
+    for pattern in ("command.stdout", "command.stderr", *spec.collect):
         for path in _inside(output.folder, pattern):
             output.artifact(path, "command")
     return state, reason

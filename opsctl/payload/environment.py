@@ -97,7 +97,7 @@ def parse_gpu_query(text: str, fields: tuple[str, ...] = GPU_FIELDS) -> list[dic
         values = [value.strip() for value in line.split(",")]
         if len(values) != len(fields):
             continue
-        gpu: dict[str, Any] = dict(zip(fields, values, strict=True))
+        gpu: dict[str, Any] = dict(zip(fields, values))
         if "clocks_event_reasons.active" in gpu:
             gpu["throttle"] = throttle_reasons(gpu.pop("clocks_event_reasons.active"))
         gpus.append(gpu)
@@ -122,7 +122,7 @@ def _versions() -> dict[str, str]:
     for package in _PACKAGES:
         try:
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
+        except metadata.PackageNotFoundError:  # noqa: PERF203 - a dozen packages
             continue
     return versions
 

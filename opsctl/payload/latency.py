@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from opsctl.payload.records import Figure
 from opsctl.payload.sse import Exchange
 from opsctl.payload.statistics import figure, interval, mean, percentile, std
 
@@ -161,7 +161,7 @@ def _unit(name: str) -> str:
     return "tok/s" if name.endswith(("output_throughput", "total_throughput")) else "req/s"
 
 
-def figures(rounds: Sequence[RoundResult]) -> list[dict[str, Any]]:
+def figures(rounds: Sequence[RoundResult]) -> list[Figure]:
     """Return the figures of a cell: the mean over rounds of each round's statistic, with its 95 % interval."""
     made = []
     for name in dict.fromkeys(name for each in rounds for name in each.statistics):

@@ -95,7 +95,7 @@ def _deal(offer: Offer, processes: int) -> list[Offer]:
             request_limit=offer.request_limit,
             headers=offer.headers,
         )
-        for bodies, share in zip(dealt, shares, strict=True)
+        for bodies, share in zip(dealt, shares)
     ]
 
 
@@ -145,7 +145,7 @@ class _Round:
 
     async def _open(self) -> None:
         tasks = []
-        for index, (arrival, body) in enumerate(zip(self.offer.arrivals, self.offer.bodies, strict=True)):
+        for index, (arrival, body) in enumerate(zip(self.offer.arrivals, self.offer.bodies)):
             due = self.start + arrival
             ahead = due - time.perf_counter()
             if ahead > 0:

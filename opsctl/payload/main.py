@@ -8,31 +8,20 @@ import json
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from opsctl.payload import environment
 from opsctl.payload.errors import Cancelled, PayloadError
 from opsctl.payload.output import Output
+from opsctl.payload.records import Spec
 from opsctl.payload.sampling import Sampler
 
-#: Stage name → module; imported only when asked for, so that one stage's needs are not another's.
-STAGES = {
-    "serving-benchmark": "opsctl.payload.serving",
-    "profile": "opsctl.payload.profiling",
-    "gemm": "opsctl.payload.gemm",
-    "collectives": "opsctl.payload.collectives",
-    "command": "opsctl.payload.command",
-}
-#: Programs that a stage starts from the same file, a process of its own each.
-WORKERS = {
-    "gemm-worker": "opsctl.payload.gemm.worker",
-    "collectives-rank": "opsctl.payload.collectives_rank",
-}
+_WORKER = "--worker"  # a program that a stage starts from the same file, a process of its own
 
-Run = Callable[[Mapping[str, Any], Output], tuple[str, str]]
+Run = Callable[[Any, Output], tuple[str, str]]
 
 
 def _cancel(number: int, _frame: FrameType | None) -> None:
@@ -42,7 +31,7 @@ def _cancel(number: int, _frame: FrameType | None) -> None:
     raise Cancelled(signal.Signals(number).name)
 
 
-def run_stage(run: Run, spec: Mapping[str, Any], output: Output) -> int:
+def run_stage(run: Run, spec: Spec, output: Output) -> int:
     """Run a stage to its end record. Return the exit status: 0 verified, 1 failed or inconclusive."""
     signal.signal(signal.SIGTERM, _cancel)
     signal.signal(signal.SIGINT, _cancel)
@@ -68,21 +57,32 @@ def run_stage(run: Run, spec: Mapping[str, Any], output: Output) -> int:
     return 0 if state == "verified" else 1
 
 
+def stage_module(name: str) -> ModuleType:
+    """Return the module of a stage: that of its name, which has a ``Spec`` and a ``run``. Raises ValueError."""
+    try:
+        module = importlib.import_module(f"opsctl.payload.{name.replace('-', '_')}")
+    except ModuleNotFoundError as error:
+        raise ValueError(name) from error
+    if not (hasattr(module, "Spec") and hasattr(module, "run")):
+        raise ValueError(name)
+    return module
+
+
 def main(argv: list[str] | None = None) -> int:
     """Parse the command line and run."""
     arguments = sys.argv[1:] if argv is None else argv
-    if arguments and arguments[0] in WORKERS:
-        worker: Callable[[list[str]], int] = importlib.import_module(WORKERS[arguments[0]]).main
-        return worker(arguments[1:])
+    if len(arguments) > 1 and arguments[0] == _WORKER:
+        worker: Callable[[list[str]], int] = importlib.import_module(f"opsctl.payload.{arguments[1]}").main
+        return worker(arguments[2:])
     parser = argparse.ArgumentParser(prog="opsctl-payload", description=__doc__)
-    parser.add_argument("stage", choices=sorted(STAGES))
+    parser.add_argument("stage", type=stage_module, help="a stage's name, such as gemm")
     parser.add_argument("--spec", type=Path, required=True, help="JSON file: what to measure")
     parser.add_argument("--out", type=Path, required=True, help="JSON Lines file of the results; taken up if it exists")
     chosen = parser.parse_args(arguments)
     try:
-        spec = json.loads(chosen.spec.read_bytes())
+        spec: Spec = chosen.stage.Spec.from_dict(json.loads(chosen.spec.read_bytes()))
     except (OSError, ValueError) as error:
         parser.error(f"the spec cannot be read: {error}")
-    run: Run = importlib.import_module(STAGES[chosen.stage]).run
+    run: Run = chosen.stage.run
     with Output(chosen.out.resolve()) as output:
         return run_stage(run, spec, output)

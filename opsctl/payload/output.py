@@ -13,11 +13,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from opsctl.payload.records import (
+    AnyRecord,
+    ArtifactRecord,
+    CellRecord,
+    EndRecord,
+    EnvironmentRecord,
+    EvidenceRecord,
+    Figure,
+    ProgressRecord,
+)
+
 
 def utc_now() -> str:
     """Return the time as ISO 8601 with a zone."""
-    # datetime.UTC came with Python 3.11; a serving environment may have 3.10.
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")  # noqa: UP017
+    # datetime.UTC came with Python 3.11; a serving environment may have 3.9.
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -63,15 +74,18 @@ class Output:
         last = {record["id"]: record["state"] for record in records if record.get("record") == "cell"}
         return frozenset(name for name, state in last.items() if state == "verified")
 
-    def write(self, record: Mapping[str, Any]) -> None:
+    def write(self, record: AnyRecord) -> None:
         """Append one record and sync it. Raises ValueError for NaN or infinity: neither is a measurement."""
-        line = json.dumps(record, allow_nan=False, separators=(",", ":"), default=str) + "\n"
+        line = (
+            json.dumps({"record": record.KIND, **record.to_dict()}, allow_nan=False, separators=(",", ":"), default=str)
+            + "\n"
+        )
         os.write(self._file, line.encode())
         os.fsync(self._file)
 
     def environment(self, environment: Mapping[str, Any]) -> None:
         """Record the machine; later records of this kind add to earlier ones, key by key."""
-        self.write({"record": "environment", "environment": environment})
+        self.write(EnvironmentRecord(dict(environment)))
 
     def cell(
         self,
@@ -79,24 +93,15 @@ class Output:
         state: str,
         *,
         reason: str = "",
-        figures: Sequence[Mapping[str, Any]] = (),
+        figures: Sequence[Figure] = (),
         detail: Mapping[str, Any] | None = None,
     ) -> None:
         """Record what became of a cell. The last record of a cell counts."""
-        self.write(
-            {
-                "record": "cell",
-                "id": name,
-                "state": state,
-                "reason": reason,
-                "figures": list(figures),
-                "detail": dict(detail or {}),
-            }
-        )
+        self.write(CellRecord(name, state, reason, tuple(figures), dict(detail or {})))
 
     def evidence(self, asked: str, observed: str) -> None:
         """Record an observation that a verdict rests on."""
-        self.write({"record": "evidence", "asked": asked, "observed": observed, "time": utc_now()})
+        self.write(EvidenceRecord(asked, observed, utc_now()))
 
     def progress(self, text: str, done: float, of: float, *, every: float = 0.0) -> None:
         """Record how far it is, at most once in ``every`` seconds."""
@@ -104,24 +109,18 @@ class Output:
         if every and now - self._last_progress < every:
             return
         self._last_progress = now
-        self.write({"record": "progress", "text": text, "done": done, "of": of})
+        self.write(ProgressRecord(text, done, of))
 
-    def artifact(self, path: Path, kind: str) -> dict[str, Any]:
+    def artifact(self, path: Path, kind: str) -> ArtifactRecord:
         """Record a file of the step's folder with its size and sha256, and return the record."""
         digest = hashlib.sha256()
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
-        record = {
-            "record": "artifact",
-            "path": str(path.relative_to(self.folder)),
-            "size": path.stat().st_size,
-            "sha256": digest.hexdigest(),
-            "kind": kind,
-        }
+        record = ArtifactRecord(str(path.relative_to(self.folder)), path.stat().st_size, digest.hexdigest(), kind)
         self.write(record)
         return record
 
     def end(self, state: str, reason: str = "") -> None:
         """Write the last line: without it the payload died."""
-        self.write({"record": "end", "state": state, "reason": reason, "time": utc_now()})
+        self.write(EndRecord(state, reason, utc_now()))

@@ -1,9 +1,5 @@
 """profile: windows of steady decode under the server's own profiler, until every rank's file is proven whole.
 
-Spec: ``url, model, api_key_file, engine, trace_dir, ranks, with, warmup_requests, requests, input_tokens,
-output_tokens, flush_limit, request_limit, limit, cells: [{id, concurrency, window}]``, and where the model is known
-``expected`` (collectives a decode step, by operation) and ``token_bytes`` (of one token's hidden state).
-
 A status 200 proves nothing here: start and stop that fail inside workers are logged and swallowed by the server.
 What counts is N files that parse to their end and hold events.
 """
@@ -16,19 +12,25 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opsctl.payload.errors import CellFailed, PayloadError
 from opsctl.payload.latency import measure_round
 from opsctl.payload.load import Offer, offer_load
 from opsctl.payload.output import Output
+from opsctl.payload.profile import CellSpec, Spec
 from opsctl.payload.prompts import PromptSource
+from opsctl.payload.records import Figure
 from opsctl.payload.server import Server
 from opsctl.payload.serving import request_body, slug, verdict
 from opsctl.payload.statistics import figure, mean, std
 from opsctl.payload.tracefiles import Seen, bring, changed, rank_files, snapshot, total
 
+if TYPE_CHECKING:
+    from opsctl.trace import TraceAnalysis
+
 _POLL = 1.0
+_REQUESTS = 5  # a stream, in a window for which the playbook does not say how many
 _START_LIMIT = 120.0
 _SETTLE = 120.0  # seconds for files to become whole once stop_profile has returned
 
@@ -36,29 +38,29 @@ _SETTLE = 120.0  # seconds for files to become whole once stop_profile has retur
 class _Window:
     """One window: the same load without and with the profiler, then the files."""
 
-    def __init__(self, spec: Mapping[str, Any], cell: Mapping[str, Any], server: Server, output: Output) -> None:
+    def __init__(self, spec: Spec, cell: CellSpec, server: Server, output: Output) -> None:
         self.spec = spec
         self.cell = cell
-        self.name = str(cell["id"])
-        self.concurrency = int(cell["concurrency"])
+        self.name = cell.id
+        self.concurrency = cell.concurrency
         self.server = server
         self.output = output
-        self.folder = Path(str(spec["trace_dir"]))
-        self.prompts = PromptSource(spec["input_tokens"], count=lambda text: server.count_tokens(spec["model"], text))
+        self.folder = Path(spec.trace_dir)
+        self.prompts = PromptSource(spec.input_tokens, count=lambda text: server.count_tokens(spec.model, text))
 
     def load(self, requests: int, text: str) -> list[float]:
         """Send requests and return their TPOT in ms. Raises CellFailed when any of them failed."""
-        tokens = int(self.spec["output_tokens"])
+        tokens = self.spec.output_tokens
         offer = Offer(
             self.server.url,
-            [request_body(self.spec["model"], self.prompts.next_exact(), tokens) for _ in range(requests)],
+            [request_body(self.spec.model, self.prompts.next_exact(), tokens) for _ in range(requests)],
             concurrency=min(self.concurrency, requests),
-            request_limit=float(self.spec["request_limit"]),
+            request_limit=self.spec.request_limit,
             headers=self.server.headers,
         )
         done = offer_load(
             offer,
-            limit=float(self.spec["request_limit"]) * max(1, -(-requests // self.concurrency)),
+            limit=self.spec.request_limit * max(1, -(-requests // self.concurrency)),
             progress=lambda some, of: self.output.progress(f"{self.name}, {text}", some, of, every=2.0),
         )
         failed = [exchange.error for exchange in done.exchanges if exchange.error]
@@ -74,22 +76,22 @@ class _Window:
     def start(self) -> None:
         """Switch the profiler on. Raises CellFailed when the server says no."""
         body: dict[str, Any] | None = None
-        if self.spec.get("engine") == "sglang":
+        if self.spec.engine == "sglang":
             # SGLang is told where to write with each start, and would record stacks by itself.
-            activities = ["CPU", "GPU"] if self.spec["with"] == "torch" else ["CUDA_PROFILER"]
+            activities = ["CPU", "GPU"] if self.spec.profiler == "torch" else ["CUDA_PROFILER"]
             body = {"output_dir": str(self.folder), "activities": activities, "with_stack": False}
         response = self.server.request("POST", "/start_profile", limit=_START_LIMIT, json=body)
         if response.status_code == 404:
             msg = "POST /start_profile answered 404: this server was not started with its profiler on"
             raise CellFailed(msg)
-        refused = self.spec.get("engine") == "sglang" and "start profiling" not in response.text.lower()
+        refused = self.spec.engine == "sglang" and "start profiling" not in response.text.lower()
         if response.status_code != 200 or refused:
             msg = f"POST /start_profile answered {response.status_code}: {response.text[:200] or 'no text'}"
             raise CellFailed(msg)
 
     def stop(self, before: Mapping[str, Seen]) -> float:
         """Switch the profiler off, however long it takes, with the growth of the files as progress; return seconds."""
-        limit = float(self.spec["flush_limit"])
+        limit = self.spec.flush_limit
         failure: list[PayloadError] = []
 
         def ask() -> None:
@@ -117,7 +119,7 @@ class _Window:
 
     def settled(self, before: Mapping[str, Seen]) -> list[Seen]:
         """Wait until there are N rank files whose sizes no longer change and that are whole. Raises CellFailed."""
-        wanted = int(self.spec["ranks"])
+        wanted = self.spec.ranks
         end = time.monotonic() + _SETTLE
         last: dict[Path, int] = {}
         while True:
@@ -140,7 +142,7 @@ class _Window:
             raise CellFailed(msg)
         return files
 
-    def analyse(self, paths: Sequence[Path], plain: Sequence[float], profiled: Sequence[float]) -> dict[str, Any]:
+    def analyse(self, paths: Sequence[Path], plain: Sequence[float], profiled: Sequence[float]) -> TraceAnalysis:
         """Analyse the files here, where they lie; write the document beside them."""
         from opsctl import trace
         from opsctl.errors import TraceError
@@ -153,24 +155,23 @@ class _Window:
         try:
             analysis = trace.analyse(
                 list(paths),
-                world_size=int(self.spec["ranks"]),
-                expected=self.spec.get("expected"),
-                token_bytes=self.spec.get("token_bytes"),
+                world_size=self.spec.ranks,
+                expected=self.spec.expected,
+                token_bytes=self.spec.token_bytes,
                 tpot=tpot,
             )
         except TraceError as error:
             msg = f"the rank files are whole, but tell nothing: {'; '.join(error.lines())}"
             raise CellFailed(msg) from error
-        document: dict[str, Any] = analysis.document()
         path = self.output.folder / f"trace-{slug(self.name)}.json"
-        path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        path.write_text(json.dumps(analysis.to_json(), indent=1), encoding="utf-8")
         self.output.artifact(path, "trace-analysis")
-        return document
+        return analysis
 
     def measure(self) -> None:
         """Measure the window and record it."""
-        count = int(self.spec["requests"]) * self.concurrency
-        warm = int(self.spec["warmup_requests"])
+        count = max(self.spec.requests or _REQUESTS * self.concurrency, self.concurrency)
+        warm = self.spec.warmup_requests
         if warm:
             self.load(max(warm, self.concurrency), "warm-up")
         plain = self.load(count, "without the profiler")
@@ -184,7 +185,7 @@ class _Window:
             self.stop(before)
             raise
         flush = self.stop(before)
-        if self.spec["with"] == "nsys":
+        if self.spec.profiler == "nsys":
             detail = self._take_reports(before)
         else:
             detail = self._take_traces(before, plain, profiled)
@@ -213,17 +214,15 @@ class _Window:
             taken.append(target)
         self.output.evidence(
             f"{self.name}: rank files that parse to their end",
-            f"{len(taken)} of {self.spec['ranks']}, {sum(path.stat().st_size for path in taken)} bytes",
+            f"{len(taken)} of {self.spec.ranks}, {sum(path.stat().st_size for path in taken)} bytes",
         )
-        document = self.analyse(taken, plain, profiled)
-        ranks = document.get("ranks", [])
-        kernels = any(rank.get("device") for rank in ranks)
+        analysis = self.analyse(taken, plain, profiled)
         return {
             "files": [path.name for path in taken],
             "trace": f"trace-{slug(self.name)}.json",
-            "device_events": kernels,
-            "note": "" if kernels else "no device kernels: what is shown is the host's operators",
-            "problems": document.get("problems", []),
+            "device_events": analysis.on_device,
+            "note": "" if analysis.on_device else "no device kernels: what is shown is the host's operators",
+            "problems": list(analysis.problems),
         }
 
     def _take_reports(self, before: Mapping[str, Seen]) -> dict[str, Any]:
@@ -245,12 +244,12 @@ class _Window:
         return {"files": names}
 
 
-def _tpot(name: str, values: Sequence[float], when: str) -> dict[str, Any]:
+def _tpot(name: str, values: Sequence[float], when: str) -> Figure:
     formula = f"mean of (E2EL − TTFT) / (output tokens − 1), {when}"
     return figure(name, mean(values), "ms", samples=len(values), spread=std(values), formula=formula)
 
 
-def _slowdown(plain: Sequence[float], profiled: Sequence[float]) -> list[dict[str, Any]]:
+def _slowdown(plain: Sequence[float], profiled: Sequence[float]) -> list[Figure]:
     if not mean(plain):
         return []  # every answer came in one piece: there is no time between tokens
     return [figure("profiler.slowdown", mean(profiled) / mean(plain), "ratio", formula="TPOT with / without")]
@@ -277,31 +276,33 @@ def check_file(path: Path) -> list[str]:
     return problems
 
 
-def _fit(spec: Mapping[str, Any]) -> None:
-    if spec["with"] == "nsys" and shutil.which("nsys") is None:
+def _fit(spec: Spec) -> None:
+    if spec.profiler == "nsys" and shutil.which("nsys") is None:
         msg = "nsys is not on this host's PATH: install Nsight Systems, or profile with torch"
         raise PayloadError(msg)
 
 
-def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
+def measure(spec: Spec, output: Output) -> tuple[str, str]:
     """Profile every window. Returns the state and reason of the ``end`` record."""
     _fit(spec)
-    cells = spec["cells"]
-    verified = 0
-    with Server(spec["url"], api_key_file=spec.get("api_key_file")) as server:
+    cells = spec.cells
+    states: list[str] = []
+    with Server(spec.url, api_key_file=spec.api_key_file) as server:
         output.environment({"engine": {"url": server.url, "version": server.version(), "models": server.models()}})
         for place, cell in enumerate(cells):
-            if cell["id"] in output.verified:
-                verified += 1
+            if cell.id in output.verified:
+                states.append("verified")
                 continue
-            output.progress(str(cell["id"]), place, len(cells))
-            output.cell(cell["id"], "running")
+            output.progress(cell.id, place, len(cells))
+            output.cell(cell.id, "running")
             try:
                 _Window(spec, cell, server, output).measure()
-                verified += 1
+                states.append("verified")
             except PayloadError as error:
-                output.cell(cell["id"], "failed", reason=str(error))
+                output.cell(cell.id, "failed", reason=str(error))
+                states.append("failed")
             except OSError as error:
                 reason = f"the traces could not be taken: {error.strerror or error} ({error.filename or ''})"
-                output.cell(cell["id"], "failed", reason=reason)
-    return verdict(verified, len(cells))
+                output.cell(cell.id, "failed", reason=reason)
+                states.append("failed")
+    return verdict(states)

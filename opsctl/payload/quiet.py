@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from opsctl.payload.errors import PayloadError
 from opsctl.payload.output import Output
 from opsctl.payload.server import Server
+from opsctl.payload.serving_benchmark import QuietSpec
 
 _RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
 _WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs")
@@ -34,17 +34,13 @@ def _first(metrics: Mapping[str, float], names: tuple[str, ...]) -> float | None
 
 
 class QuietWatch:
-    """Watches one server. Without a ``quiet`` in the spec every method returns at once.
+    """Watches one server. Without a spec every method returns at once."""
 
-    Spec: ``wait`` (longest wait, s), ``stable`` (quiet for so long, s), ``running`` (requests of others that
-    still count as quiet).
-    """
-
-    def __init__(self, spec: Mapping[str, Any] | None, server: Server, output: Output) -> None:
+    def __init__(self, spec: QuietSpec | None, server: Server, output: Output) -> None:
         self.spec = spec
         self.server = server
         self.output = output
-        self.allowed = int(spec.get("running", 0)) if spec else 0
+        self.allowed = spec.running if spec else 0
         self._finished: float | None = None
         self._looked = 0.0
 
@@ -58,7 +54,7 @@ class QuietWatch:
         """Return once the server was quiet for ``stable``. Raises NeverQuiet with what was seen."""
         if self.spec is None:
             return
-        wait, stable = float(self.spec["wait"]), float(self.spec["stable"])
+        wait, stable = self.spec.wait, self.spec.stable
         began = time.monotonic()
         since: float | None = None
         while True:

@@ -1,8 +1,4 @@
-"""serving-benchmark: load on a model server, one cell a concurrency or request rate.
-
-Spec: ``url, model, api_key_file, input_tokens, output_tokens, requests, duration, warmup_requests, rounds, seed,
-slo, request_limit, limit, quiet, cells: [{id, concurrency | request_rate}]``.
-"""
+"""Measuring the cells of serving-benchmark: warm-up, rounds, and what they say of each concurrency or rate."""
 
 from __future__ import annotations
 
@@ -22,13 +18,17 @@ from opsctl.payload.output import Output
 from opsctl.payload.prompts import PromptSource
 from opsctl.payload.quiet import Disturbed, NeverQuiet, QuietWatch
 from opsctl.payload.server import Server
+from opsctl.payload.serving_benchmark import CellSpec, Spec
 from opsctl.payload.statistics import figure
+from opsctl.payload.warmup import STEADY, WarmUp, streams_of, warm_up
 
 #: Above this share of a core the client measures itself: in an M/M/1 queue the wait is then over 5 × the work.
 SATURATED = 0.85
 _BODIES = 256 << 20  # bytes of prompts that a round keeps ready at most
 _BYTES_A_TOKEN = 6
 FAILED_SHARE = 0.05
+#: Above this share of answers that ended early a cell is inconclusive: it was measured, at another load than asked.
+SHORT_SHARE = 0.05
 _HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 _QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
 
@@ -55,7 +55,7 @@ def default_requests(concurrency: int) -> int:
 
 def hit_rate(before: Mapping[str, float], after: Mapping[str, float]) -> float | None:
     """Return the share of prompt tokens that the prefix cache gave between two readings; None where unknown."""
-    for hits, queries in zip(_HITS, _QUERIES, strict=True):
+    for hits, queries in zip(_HITS, _QUERIES):
         asked = after.get(queries, 0.0) - before.get(queries, 0.0)
         if asked > 0:
             return (after.get(hits, 0.0) - before.get(hits, 0.0)) / asked
@@ -65,33 +65,34 @@ def hit_rate(before: Mapping[str, float], after: Mapping[str, float]) -> float |
 class _Cell:
     """One concurrency or request rate."""
 
-    def __init__(self, spec: Mapping[str, Any], cell: Mapping[str, Any], server: Server, output: Output) -> None:
+    def __init__(self, spec: Spec, cell: CellSpec, server: Server, output: Output) -> None:
         self.spec = spec
-        self.name = str(cell["id"])
-        self.concurrency = int(cell.get("concurrency") or 0)
-        self.rate = float(cell.get("request_rate") or 0.0)
+        self.name = cell.id
+        self.concurrency = cell.concurrency or 0
+        self.rate = cell.request_rate or 0.0
         self.server = server
         self.output = output
-        self.quiet = QuietWatch(spec.get("quiet"), server, output)
+        self.quiet = QuietWatch(spec.quiet, server, output)
         self.sent = 0
         self.processes = 1
-        self.prompts = PromptSource(spec["input_tokens"], count=lambda text: server.count_tokens(spec["model"], text))
-        count = spec.get("requests")
-        self.requests = int(count) if count else default_requests(self.concurrency or 16)
-        self.deadline = time.monotonic() + float(spec["limit"])
+        self.prompts = PromptSource(spec.input_tokens, count=lambda text: server.count_tokens(spec.model, text))
+        self.requests = max(spec.requests or default_requests(self.concurrency or 16), self.concurrency)
+        self.deadline = time.monotonic() + spec.limit
 
     def _bodies(self, count: int) -> list[bytes]:
-        tokens = int(self.spec["output_tokens"])
-        return [request_body(self.spec["model"], self.prompts.next_exact(), tokens) for _ in range(count)]
+        tokens = self.spec.output_tokens
+        return [request_body(self.spec.model, self.prompts.next_exact(), tokens) for _ in range(count)]
 
-    def _offer(self, count: int, *, arrivals: list[float] | None = None, duration: float | None = None) -> Offer:
+    def _offer(
+        self, count: int, *, streams: int = 0, arrivals: list[float] | None = None, duration: float | None = None
+    ) -> Offer:
         return Offer(
             self.server.url,
             self._bodies(count),
-            concurrency=0 if arrivals else max(1, self.concurrency),
+            concurrency=0 if arrivals else streams or max(1, self.concurrency),
             arrivals=arrivals or (),
             duration=duration,
-            request_limit=float(self.spec["request_limit"]),
+            request_limit=self.spec.request_limit,
             headers=self.server.headers,
         )
 
@@ -106,18 +107,23 @@ class _Cell:
         self.sent += len(load.exchanges)
         return load
 
-    def warm_up(self) -> float:
-        """Send the warm-up; return its request rate. Raises CellFailed when nothing came of it."""
-        count = int(self.spec["warmup_requests"])
-        if count == 0:
-            return 0.0
-        load = self._run(self._offer(max(count, 1)), "warm-up")
+    def warm_up(self) -> WarmUp:
+        """Warm the server up at this cell's own load. Raises CellFailed when nothing came of a wave."""
+        least = self.spec.warmup_requests
+        if least == 0:
+            return WarmUp()
+        end = min(self.deadline, time.monotonic() + self.spec.warmup_limit)
+        streams = self.concurrency or streams_of(self.rate, self._wave(1, least) / least)
+        return warm_up(self._wave, streams, at_least=least, time_left=lambda: end - time.monotonic())
+
+    def _wave(self, streams: int, count: int) -> float:
+        """Send one wave of the warm-up and return its seconds."""
+        load = self._run(self._offer(count, streams=streams), f"warm-up with {streams} in flight")
         failed = [exchange for exchange in load.exchanges if exchange.error]
         if len(failed) == len(load.exchanges):
             msg = f"every warm-up request failed: {failed[0].error}"
             raise CellFailed(msg)
-        seconds = max(exchange.ended for exchange in load.exchanges) - load.started
-        return len(load.exchanges) / max(seconds, 1e-3)
+        return max(exchange.ended for exchange in load.exchanges) - load.started
 
     def one_round(self, number: int, pace: float) -> tuple[RoundResult, Load]:
         """Offer one round; again with twice the processes while the client is its own bottleneck."""
@@ -125,14 +131,14 @@ class _Cell:
             arrivals = duration = None
             count = self.requests
             if self.rate:
-                if self.spec.get("duration"):
-                    count = max(1, round(self.rate * float(self.spec["duration"])))
+                if self.spec.duration:
+                    count = max(1, round(self.rate * self.spec.duration))
                 # Every round has arrivals of its own, and the same ones in every run of this seed.
-                arrivals = poisson_arrivals(self.rate, count, seed=int(self.spec["seed"]) * 1000 + number)
-            elif self.spec.get("duration"):
-                duration = float(self.spec["duration"])
-                # The warm-up ran at most at this pace a stream; with room for a server that speeds up.
-                wanted = int(duration * max(pace, 1.0) * max(1, self.concurrency) * 2)
+                arrivals = poisson_arrivals(self.rate, count, seed=self.spec.seed * 1000 + number)
+            elif self.spec.duration:
+                duration = self.spec.duration
+                # At the pace of the warm-up (a request a second of each stream without one), with room to speed up.
+                wanted = int(duration * (pace or self.concurrency) * 2)
                 count = max(4 * self.concurrency, min(wanted, _BODIES // (_BYTES_A_TOKEN * self.prompts.tokens)))
             load = self._run(self._offer(count, arrivals=arrivals, duration=duration), f"round {number + 1}")
             if load.client_cpu <= SATURATED:
@@ -147,9 +153,9 @@ class _Cell:
         result = measure_round(
             load.exchanges,
             started=load.started,
-            asked_output=int(self.spec["output_tokens"]),
+            asked_output=self.spec.output_tokens,
             concurrency=self.concurrency,
-            slo=self.spec.get("slo") or {},
+            slo=self.spec.slo,
         )
         if result.completed == 0:
             why = load.exchanges[0].error if load.exchanges else "none was sent"
@@ -157,23 +163,28 @@ class _Cell:
             raise CellFailed(msg)
         return result, load
 
-    def measure(self) -> bool:
-        """Measure the cell and record it. Return whether it stands verified."""
+    def measure(self) -> str:
+        """Measure the cell and record it. Return its state."""
         self.prompts.prepare()
         self.quiet.begin()
-        pace = self.warm_up()
+        warmed = self.warm_up()
+        if warmed.seconds:
+            self.output.evidence(f"{self.name}: warm-up at its own load", str(warmed))
         before = self.server.metrics()
         rounds: list[RoundResult] = []
         loads: list[Load] = []
-        for number in range(int(self.spec["rounds"])):
-            result, load = self.one_round(number, pace)
+        for number in range(self.spec.rounds):
+            result, load = self.one_round(number, warmed.pace)
             rounds.append(result)
             loads.append(load)
         self.quiet.end(self.sent)
-        return self._record(rounds, loads, hit_rate(before, self.server.metrics()))
+        return self._record(rounds, loads, warmed, hit_rate(before, self.server.metrics()))
 
-    def _record(self, rounds: list[RoundResult], loads: list[Load], hits: float | None) -> bool:
+    def _record(self, rounds: list[RoundResult], loads: list[Load], warmed: WarmUp, hits: float | None) -> str:
         made = figures(rounds)
+        if warmed.seconds:
+            formula = f"until two waves differed by at most {STEADY:.0%}"
+            made.append(figure("warmup.time", warmed.total, "s", samples=len(warmed.seconds), formula=formula))
         cpu = max(load.client_cpu for load in loads)
         made.append(figure("client_cpu", cpu, "ratio", samples=len(loads), formula="CPU time / wall, busiest process"))
         lag = max(load.lag_p99 for load in loads) * 1e3
@@ -187,14 +198,15 @@ class _Cell:
         self._write_requests(loads)
         exhausted = sum(load.exhausted for load in loads)
         reason, state = self._verdict(rounds, completed, failed, exhausted)
-        self.output.cell(
-            self.name, state, reason=reason, figures=made, detail=self._detail(rounds, loads, completed, failed, hits)
-        )
+        if not warmed.steady:
+            reason = "; ".join(part for part in (reason, f"warm-up: {warmed}") if part)
+        detail = self._detail(rounds, loads, completed, failed, hits)
+        self.output.cell(self.name, state, reason=reason, figures=made, detail={**detail, "warmup": str(warmed)})
         self.output.evidence(
             f"{self.name}: requests that returned tokens",
             f"{completed} of {completed + failed} over {len(rounds)} rounds",
         )
-        return state == "verified"
+        return state
 
     def _verdict(self, rounds: list[RoundResult], completed: int, failed: int, exhausted: int) -> tuple[str, str]:
         notes = []
@@ -204,8 +216,14 @@ class _Cell:
             notes.append(f"{failed} of {completed + failed} requests failed")
         short = sum(each.short for each in rounds)
         if short:
-            notes.append(f"{short} requests returned fewer than {self.spec['output_tokens']} tokens")
-        return "; ".join(notes), "failed" if failed > FAILED_SHARE * (completed + failed) else "verified"
+            got = sum(each.output_tokens for each in rounds) / max(1, completed)
+            notes.append(
+                f"{short} of {completed} requests ended before {self.spec.output_tokens} tokens, with {got:.1f} on "
+                "average: this is not the load that was asked"
+            )
+        if failed > FAILED_SHARE * (completed + failed):
+            return "; ".join(notes), "failed"
+        return "; ".join(notes), "inconclusive" if short > SHORT_SHARE * completed else "verified"
 
     def _detail(
         self, rounds: list[RoundResult], loads: list[Load], completed: int, failed: int, hits: float | None
@@ -255,46 +273,47 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
 
 
-def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
+def measure(spec: Spec, output: Output) -> tuple[str, str]:
     """Measure every cell. Returns the state and reason of the ``end`` record."""
-    cells = spec["cells"]
-    with Server(spec["url"], api_key_file=spec.get("api_key_file")) as server:
+    cells = spec.cells
+    with Server(spec.url, api_key_file=spec.api_key_file) as server:
         served = server.models()
         output.evidence("GET /v1/models", ", ".join(served))
-        if spec["model"] not in served:
-            msg = f"{spec['model']} is not served at {server.url}: it serves {', '.join(served) or 'nothing'}"
+        if spec.model not in served:
+            msg = f"{spec.model} is not served at {server.url}: it serves {', '.join(served) or 'nothing'}"
             raise PayloadError(msg)
         output.environment({"engine": {"url": server.url, "version": server.version(), "models": served}})
         try:
-            QuietWatch(spec.get("quiet"), server, output).await_quiet()
+            QuietWatch(spec.quiet, server, output).await_quiet()
         except NeverQuiet as error:
             return _leave(output, cells, str(error))
-        verified = 0
+        states: list[str] = []
         for place, cell in enumerate(cells):
-            if cell["id"] in output.verified:
-                verified += 1
+            if cell.id in output.verified:
+                states.append("verified")
                 continue
-            output.progress(str(cell["id"]), place, len(cells))
-            output.cell(cell["id"], "running")
+            output.progress(cell.id, place, len(cells))
+            output.cell(cell.id, "running")
             try:
-                verified += _Cell(spec, cell, server, output).measure()
+                states.append(_Cell(spec, cell, server, output).measure())
             except Disturbed as error:
-                output.cell(cell["id"], "inconclusive", reason=str(error))
+                output.cell(cell.id, "inconclusive", reason=str(error))
                 return _leave(output, cells[place + 1 :], str(error))
             except PayloadError as error:
-                output.cell(cell["id"], "failed", reason=str(error))
-    return verdict(verified, len(cells))
+                output.cell(cell.id, "failed", reason=str(error))
+                states.append("failed")
+    return verdict(states)
 
 
-def _leave(output: Output, cells: Sequence[Mapping[str, Any]], reason: str) -> tuple[str, str]:
+def _leave(output: Output, cells: Sequence[CellSpec], reason: str) -> tuple[str, str]:
     """Skip the cells that are left: production is in use. Returns the state and reason of the ``end`` record."""
     for cell in cells:
-        if cell["id"] not in output.verified:
-            output.cell(cell["id"], "skipped", reason=reason)
+        if cell.id not in output.verified:
+            output.cell(cell.id, "skipped", reason=reason)
     return "inconclusive", reason
 
 
-def verdict(verified: int, planned: int) -> tuple[str, str]:
-    """Return state and reason: how many of how many."""
-    state = "verified" if verified == planned else "failed"
-    return state, f"{verified} of {planned} cells measured"
+def verdict(states: Sequence[str]) -> tuple[str, str]:
+    """Return the state and reason of a stage from those of its cells: how many of how many."""
+    state = next((each for each in ("failed", "inconclusive") if each in states), "verified")
+    return state, f"{states.count('verified')} of {len(states)} cells measured"

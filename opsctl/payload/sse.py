@@ -18,6 +18,9 @@ from urllib.parse import urlsplit
 
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_FINISH = re.compile(rb'"finish_reason"\s*:\s*"(\w+)"')
+#: Ways in which a server ends a request that it did not complete, whatever the status of the answer was.
+_UNFINISHED = {"abort", "aborted", "error", "cancel", "cancelled", "canceled"}
 _ERROR_BODY = 4096  # bytes of an error's body that are kept
 _HEAD_LIMIT = 65536
 
@@ -39,12 +42,20 @@ class Exchange:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     """Both from the server's ``usage``, never from counting chunks."""
+    finish: str = ""
+    """The server's ``finish_reason``; "" where it gave none."""
     error: str = ""
 
     @property
     def chunks(self) -> int:
         """How many chunks carried a choice."""
         return len(self.gaps) + 1 if self.first else 0
+
+
+def _data_of(event: bytes) -> bytes:
+    """Return the data of an event: its data lines joined, comments and other fields left out (WHATWG HTML 9.2.6)."""
+    lines = (line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:"))
+    return b"\n".join(lines)
 
 
 class Connection(asyncio.Protocol):
@@ -61,6 +72,7 @@ class Connection(asyncio.Protocol):
     def _reset(self) -> None:
         self._pending = b""
         self._events = b""
+        self._after_cr = False
         self._state = "head"
         self._left = 0
         self._keep = True
@@ -190,11 +202,16 @@ class Connection(asyncio.Protocol):
         if exchange.status != 200:
             self._error_body = (self._error_body + body)[:_ERROR_BODY]
             return
+        if self._after_cr and body:
+            # The CR at the end of what came before ended its line: an LF after it is part of the same ending.
+            self._after_cr = False
+            body = body[1:] if body.startswith(b"\n") else body
+        if b"\r" in body:
+            self._after_cr = body.endswith(b"\r")
+            body = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if self._events:
             body = self._events + body
             self._events = b""
-        if b"\r" in body:
-            body = body.replace(b"\r\n", b"\n")
         if body.endswith(b"\n\n"):
             for event in body[:-2].split(b"\n\n"):
                 self._event(event, exchange, now)
@@ -204,19 +221,21 @@ class Connection(asyncio.Protocol):
             self._event(event, exchange, now)
 
     def _event(self, event: bytes, exchange: Exchange, now: float) -> None:
-        # The common event is not parsed: a choice is there, so a token was produced, whatever its text
-        # (it can be empty). Inside a JSON string the quotes of "choices" would be escaped, so this cannot be fooled.
-        if event.startswith(b"data:") and b'"choices"' in event and not _NO_CHOICES.search(event):
+        # The common event is one line of data, and not parsed: a choice is there, so a token was produced, whatever
+        # its text (it can be empty). Inside a JSON string quotes would be escaped, so this cannot be fooled.
+        data = event[5:] if event.startswith(b"data:") and b"\n" not in event else _data_of(event)
+        if b'"choices"' in data and not _NO_CHOICES.search(data):
             if exchange.first:
                 exchange.gaps.append(now - exchange.last)
             else:
                 exchange.first = now
             exchange.last = now
-            if not _USAGE.search(event):
+            finish = _FINISH.search(data)
+            if finish:
+                exchange.finish = finish[1].decode()
+            if not _USAGE.search(data):
                 return
-        for line in event.split(b"\n"):
-            if line.startswith(b"data:"):
-                self._data(line[5:].strip(), exchange)
+        self._data(data.strip(), exchange)
 
     def _data(self, data: bytes, exchange: Exchange) -> None:
         if data == b"[DONE]" or not data:
@@ -238,7 +257,9 @@ class Connection(asyncio.Protocol):
             exchange.ended = time.perf_counter()
             if exchange.status not in {0, 200} and not exchange.error:
                 exchange.error = f"status {exchange.status}: {self._error_body.decode(errors='replace')[:300]}"
-            elif not exchange.error and not exchange.first:
+            elif not exchange.error and exchange.finish in _UNFINISHED:
+                exchange.error = f"the server gave the request up: finish_reason {exchange.finish}"
+            elif not exchange.error and (not exchange.first or exchange.output_tokens == 0):
                 exchange.error = "the answer held no token"
             elif not exchange.error and exchange.output_tokens is None:
                 exchange.error = "the server sent no usage: the number of tokens is unknown"
@@ -322,7 +343,7 @@ class StreamClient:
 
 
 class asyncio_timeout:  # noqa: N801 - asyncio.timeout came with Python 3.11
-    """The part of ``asyncio.timeout`` that is needed here, for Python 3.10."""
+    """The part of ``asyncio.timeout`` that is needed here, for Python 3.9 and 3.10."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

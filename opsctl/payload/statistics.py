@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+
+from opsctl.payload.records import Figure
 
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom (any table, e.g. NIST/SEMATECH 1.3.6.7.2).
 _T_975 = (
@@ -77,16 +78,7 @@ def figure(
     spread: float | None = None,
     bounds: tuple[float, float] | None = None,
     formula: str = "",
-) -> dict[str, Any]:
-    """Return a figure as ``opsctl.results.Figure`` reads it."""
+) -> Figure:
+    """Return a figure; ``bounds`` are its 95 % interval."""
     low, high = bounds if bounds is not None else (None, None)
-    return {
-        "name": name,
-        "value": value,
-        "unit": unit,
-        "samples": samples,
-        "spread": spread,
-        "low": low,
-        "high": high,
-        "formula": formula,
-    }
+    return Figure(name, value, unit, samples, spread, low, high, formula)

@@ -80,9 +80,7 @@ def say_downtime(downtime: Downtime) -> str:
 
 def say_estimate(estimate: Estimate) -> str:
     """Return a measured duration with its spread and the number of samples behind it."""
-    samples = f"n={estimate.samples}"
-    spread = f" ± {format_duration(estimate.spread)}" if estimate.samples > 1 else ""
-    return f"{format_duration(estimate.seconds)}{spread} ({samples})"
+    return str(estimate)
 
 
 def found_lines(facts: HostFacts, production: ResolvedService) -> tuple[str, ...]:

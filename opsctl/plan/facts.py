@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
 from opsctl.errors import OpsctlError
+from opsctl.estimate import Estimate
+
+__all__ = ["Estimate", "HostFacts", "IfDown", "Seen"]
 
 
 class Seen(StrEnum):
@@ -20,25 +22,6 @@ class Seen(StrEnum):
     SERVING = "serving"
     LOADING = "loading"
     DOWN = "down"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Seconds measured before: their mean, and the standard deviation over ``samples`` (0 for one sample)."""
-
-    seconds: float
-    spread: float = 0.0
-    samples: int = 1
-
-    @staticmethod
-    def of(samples: Iterable[float]) -> Estimate | None:
-        """Return the mean and sample standard deviation (n - 1), or None without a sample."""
-        values = tuple(samples)
-        if not values:
-            return None
-        mean = math.fsum(values) / len(values)
-        variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1) if len(values) > 1 else 0.0
-        return Estimate(mean, math.sqrt(variance), len(values))
 
 
 @dataclass(frozen=True)

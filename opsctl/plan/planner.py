@@ -46,6 +46,7 @@ from opsctl.playbook.playbook_checks import slug
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.playbook.steps import Phase, Playbook, Step
 from opsctl.results import Cell
+from opsctl.stages import STAGES
 from opsctl.stages.base import StageContext
 
 CellsOf = Callable[[Step, StageContext], tuple[Cell, ...]]
@@ -53,9 +54,7 @@ CellsOf = Callable[[Step, StageContext], tuple[Cell, ...]]
 
 def cells_by_stage(step: Step, context: StageContext) -> tuple[Cell, ...]:
     """Return the cells of a step as its stage enumerates them. Raises StageError."""
-    from opsctl.stages import STAGE_BY_NAME  # noqa: PLC0415 - `opsctl validate` loads no stage
-
-    return STAGE_BY_NAME[step.stage].cells(step.options, context)
+    return STAGES[step.stage].cells(step.options, context)
 
 
 def step_slug(step: str) -> str:
@@ -287,6 +286,7 @@ class _Planner:
             folder=f"{self.facts.state_dir}/runs/{self.run}/{step_slug(id_)}",
             service_name=service.name if service else None,
             service=service,
+            production=self.production,
             trace_dir=self._trace_dir(service) if service and service.profiler else None,
             model_config=self.facts.model_config,
             engine_version=self.facts.engine_version,

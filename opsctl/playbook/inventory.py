@@ -14,7 +14,7 @@ from opsctl.playbook.problems import Findings
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.playbook.source import Document, read_document
 
-_INHERITED = ("engine", "url", "model", "api_key_file", "tensor_parallel")
+_INHERITED = ("engine", "url", "model", "api_key_file", "ca_file", "verify", "tensor_parallel")
 _INHERITED_BY_KEY = ("readiness", "stop")
 
 

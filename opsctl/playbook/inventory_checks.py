@@ -148,6 +148,16 @@ def _check_service(
     key_file = service.get("api-key-file")
     if isinstance(key_file, str) and not key_file.startswith("/"):
         findings.add((*key, "api-key-file"), "wanted an absolute path on the host, not the key itself")
+    ca_file, verify, url = service.get("ca-file"), service.get("verify"), service.get("url")
+    if isinstance(ca_file, str) and not ca_file.startswith("/"):
+        findings.add((*key, "ca-file"), "wanted an absolute path on the host, of a file of certificates in PEM")
+    if ca_file is not None and verify is False:
+        findings.add(
+            (*key, "ca-file"), "`verify: false` trusts any certificate: wanted one of the two keys", on_key=True
+        )
+    for word in ("ca-file", "verify"):
+        if word in service and isinstance(url, str) and url.startswith("http:"):
+            findings.add((*key, word), f"`{word}` is for an https url: this service's is `{url}`", on_key=True)
     if of is None and role == "variant":
         findings.add(key, "wanted the key `of` (the production service that a variant derives from)", on_key=True)
     elif of is None:

@@ -18,9 +18,10 @@ from opsctl.playbook.inventory_checks import check_var_names
 from opsctl.playbook.nearest import suggestion
 from opsctl.playbook.playbook_checks import check_playbook, named_hosts, slug, steps_in
 from opsctl.playbook.problems import Findings
-from opsctl.playbook.source import Document, Key, kind_of, read_document
-from opsctl.playbook.steps import STAGES, Playbook, Step
+from opsctl.playbook.source import Document, Key, kind_of, parse_document, read_document
+from opsctl.playbook.steps import Playbook, Step
 from opsctl.playbook.variables import Variables, gather, unused_names
+from opsctl.stages import STAGES
 
 _LITERAL = ("name", "hosts", "description")
 """Keys of a playbook that may not depend on vars: vars may differ from host to host."""
@@ -139,26 +140,49 @@ def _options(findings: Findings, data: Mapping[str, Any]) -> dict[Key, Any]:
     """Return the options of every step that has valid ones, by the key of the step."""
     options: dict[Key, Any] = {}
     for key, step in steps_in(data):
-        if not isinstance(step, dict):
-            names = ", ".join(STAGES)
-            findings.add(key, f"wanted a step such as `gemm: {{…}}` (one of {names}), found {kind_of(step)}")
-            continue
-        stages = [name for name in step if name in STAGES]
-        for name in step:
-            if name not in STAGES and name != "name":
-                findings.add((*key, name), f"unknown stage `{name}`{suggestion(name, STAGES)}", on_key=True)
-        if not isinstance(step.get("name", ""), str):
-            findings.add((*key, "name"), f"wanted text, found {kind_of(step['name'])}")
-        if len(stages) > 1:
-            findings.add((*key, stages[1]), f"wanted one stage a step, found {' and '.join(stages)}", on_key=True)
-        elif stages:
-            given = {} if step[stages[0]] is None else step[stages[0]]
-            made = findings.validated(STAGES[stages[0]], given, (*key, stages[0]))
-            if made is not None:
-                options[key] = made
-        elif not step.keys() - {"name"}:
-            findings.add(key, f"wanted a stage (one of {', '.join(STAGES)}), found none")
+        found = _step_options(findings, key, step)
+        if found is not None:
+            options[key] = found[1]
     return options
+
+
+def read_step(text: str) -> tuple[str, Any]:
+    """Return (stage, options) of one step as a playbook has it; a stage's name alone takes its defaults.
+
+    Raises DefinitionError.
+    """
+    document = parse_document(text if ":" in text else f"{text}: {{}}", "STEP")
+    findings = Findings(document)
+    found = _step_options(findings, (), document.data)
+    if found is not None:
+        for option, message in STAGES[found[0]].problems(found[1], ()):
+            findings.add((found[0], option) if option else (found[0],), message, on_key=not option)
+    if found is None or findings.problems:
+        raise DefinitionError(findings.problems)
+    return found
+
+
+def _step_options(findings: Findings, key: Key, step: Any) -> tuple[str, Any] | None:
+    """Return a step's stage and options; None where they are not valid, which is noted."""
+    if not isinstance(step, dict):
+        names = ", ".join(STAGES)
+        findings.add(key, f"wanted a step such as `gemm: {{…}}` (one of {names}), found {kind_of(step)}")
+        return None
+    stages = [name for name in step if name in STAGES]
+    for name in step:
+        if name not in STAGES and name != "name":
+            findings.add((*key, name), f"unknown stage `{name}`{suggestion(name, STAGES)}", on_key=True)
+    if not isinstance(step.get("name", ""), str):
+        findings.add((*key, "name"), f"wanted text, found {kind_of(step['name'])}")
+    if len(stages) > 1:
+        findings.add((*key, stages[1]), f"wanted one stage a step, found {' and '.join(stages)}", on_key=True)
+    elif stages:
+        given = {} if step[stages[0]] is None else step[stages[0]]
+        made = findings.validated(STAGES[stages[0]].options, given, (*key, stages[0]))
+        return None if made is None else (stages[0], made)
+    elif not step.keys() - {"name"}:
+        findings.add(key, f"wanted a stage (one of {', '.join(STAGES)}), found none")
+    return None
 
 
 def _note_unused(findings: Findings, variables: Variables) -> None:

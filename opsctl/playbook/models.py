@@ -1,37 +1,17 @@
-"""What the user writes in an inventory: hosts, groups, services. Keys are kebab-case in YAML.
-
-Every model forbids unknown keys. Field descriptions end up in the JSON Schema and in the reference of
-the documentation, so they are written for users.
-"""
+"""What the user writes in an inventory: hosts, groups, services."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from opsctl.options import Model
 from opsctl.quantities import Duration
 
 NOTHING = "nothing"
 """What `serve:` calls free GPUs; no service may have this name."""
-
-
-def kebab(name: str) -> str:
-    """Return the YAML spelling of a field."""
-    return name.rstrip("_").replace("_", "-")
-
-
-class Model(BaseModel):
-    """Base of all that a user writes."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        alias_generator=kebab,
-        populate_by_name=True,
-        use_attribute_docstrings=True,
-    )
 
 
 class Role(StrEnum):
@@ -146,6 +126,10 @@ class ServiceEntry(Model):
     """Served model name, as /v1/models lists it. A variant inherits it."""
     api_key_file: str | None = None
     """Path on the host of a file that holds the API key. The key itself is never stored, printed or put in argv."""
+    ca_file: str | None = None
+    """https: path on the host of a file with the certificates to trust, in PEM; default: the system's store."""
+    verify: bool = True
+    """https: check the server's certificate and its name. false trusts whoever answers on the port."""
     tensor_parallel: int | None = Field(default=None, ge=1)
     """Ranks; default: read from the unit's command line."""
     readiness: Readiness = Readiness()

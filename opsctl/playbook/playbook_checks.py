@@ -7,7 +7,7 @@ beside errors of type, not after them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from opsctl.errors import UnfitError
@@ -15,20 +15,10 @@ from opsctl.playbook.inventory import LoadedInventory
 from opsctl.playbook.models import NOTHING
 from opsctl.playbook.nearest import suggestion
 from opsctl.playbook.problems import Findings
-from opsctl.playbook.resolved import ResolvedService
 from opsctl.playbook.source import Key
-from opsctl.playbook.steps import (
-    SHORTEST_TTL,
-    STAGE_OF,
-    Collectives,
-    Command,
-    Gemm,
-    Lease,
-    Profile,
-    ServingBenchmark,
-)
-
-_FIGURE = re.compile(r"[^#]+#[^#]+")
+from opsctl.playbook.steps import SHORTEST_TTL, Lease
+from opsctl.stages import STAGES
+from opsctl.stages.base import Place
 
 
 def check_playbook(
@@ -43,12 +33,13 @@ def check_playbook(
         if not isinstance(phase, dict):
             continue
         key: Key = ("phases", number)
-        services = _check_serve(findings, key, phase, hosts, inventory)
+        _check_serve(findings, key, phase, hosts, inventory)
+        places = [place for host in hosts if (place := _place(host, phase.get("serve"), inventory)) is not None]
         if phase.get("steps") in ([], None):
             findings.add(key, "wanted at least one step in the phase, found none", on_key=True)
         for step_key, step in options.items():
             if step_key[:2] == key:
-                _check_step(findings, step_key, step, phase.get("serve"), services)
+                _check_step(findings, step_key, step, places)
 
 
 def named_hosts(data: Mapping[str, Any], inventory: LoadedInventory) -> tuple[str, ...]:
@@ -115,99 +106,43 @@ def _check_phase_names(findings: Findings, data: Mapping[str, Any]) -> None:
 
 def _check_serve(
     findings: Findings, key: Key, phase: Mapping[str, Any], hosts: tuple[str, ...], inventory: LoadedInventory
-) -> tuple[ResolvedService, ...]:
-    """Note a service that is unknown or elsewhere; return it as it is on each host."""
+) -> None:
+    """Note a service that is unknown or elsewhere."""
     serve = phase.get("serve")
     if not isinstance(serve, str) or serve == NOTHING:
-        return ()
+        return
     services = inventory.inventory.services
     if serve not in services:
         known = suggestion(serve, [*services, NOTHING])
         findings.add((*key, "serve"), f"unknown service `{serve}` in {inventory.path}{known}")
-        return ()
-    found, missing = [], []
-    for host in hosts:
-        there = {service.name: service for service in inventory.services_of(host)}
-        if serve in there:
-            found.append(there[serve])
-        else:
-            missing.append(host)
+        return
+    missing = [host for host in hosts if serve not in {service.name for service in inventory.services_of(host)}]
     if missing:
         elsewhere = ", ".join(
             host for host in inventory.inventory.hosts if serve in {one.name for one in inventory.services_of(host)}
         )
         message = f"service `{serve}` is not on {', '.join(missing)}; it is on {elsewhere or 'no host'}"
         findings.add((*key, "serve"), message)
-    return tuple(found)
 
 
-def _check_step(
-    findings: Findings, key: Key, options: Any, serve: object, services: tuple[ResolvedService, ...]
-) -> None:
-    stage = STAGE_OF[type(options)]
-    at: Key = (*key, stage)
-    if isinstance(options, ServingBenchmark | Profile) and serve == NOTHING:
-        message = f"`{stage}` needs a service that serves, found `serve: {NOTHING}` in its phase"
-        findings.add(at, message, on_key=True)
-    check = _CHECKS.get(type(options))
-    if check is not None:
-        for option, message in check(options, services):
-            findings.add((*at, option) if option else at, message, on_key=not option)
+def _check_step(findings: Findings, key: Key, options: Any, places: Sequence[Place]) -> None:
+    """Note what the stage itself refuses on the hosts of the playbook."""
+    stage = next(stage for stage in STAGES.values() if type(options) is stage.options)
+    at: Key = (*key, stage.name)
+    for option, message in stage.problems(options, places):
+        findings.add((*at, option) if option else at, message, on_key=not option)
 
 
-def _benchmark(options: ServingBenchmark, _services: tuple[ResolvedService, ...]) -> Iterable[tuple[str, str]]:
-    if not options.concurrency and not options.request_rate:
-        yield "", "wanted `concurrency` or `request-rate` with at least one value, found neither"
-    if options.requests is not None and options.duration is not None:
-        yield "duration", "wanted `requests` or `duration`, found both"
-    yield from _positive("concurrency", options.concurrency)
-    yield from _positive("request-rate", options.request_rate)
-    for name in options.slo:
-        if name not in {"ttft", "tpot", "itl", "e2el"}:
-            yield "slo", f"unknown limit `{name}`{suggestion(name, ('ttft', 'tpot', 'itl', 'e2el'))}"
-
-
-def _profile(options: Profile, services: tuple[ResolvedService, ...]) -> Iterable[tuple[str, str]]:
-    yield from _positive("concurrency", options.concurrency)
-    for service in services[:1]:
-        if options.with_ == "torch" and service.profiler is None:
-            yield "", f"service `{service.name}` has no profiler: serve a variant of it with `profiler: torch`"
-        if options.with_ == "nsys" and not any("nsys" in word for word in service.exec_prefix):
-            yield "with", f"service `{service.name}` does not run under nsys: give a variant `exec-prefix: [nsys, …]`"
-
-
-def _gemm(options: Gemm, services: tuple[ResolvedService, ...]) -> Iterable[tuple[str, str]]:
-    yield from _positive("tokens", options.tokens)
-    if services and options.device != "cpu":
-        yield "", f"`gemm` needs free GPUs, found `serve: {services[0].name}`: use a phase that serves {NOTHING}"
-
-
-def _collectives(options: Collectives, services: tuple[ResolvedService, ...]) -> Iterable[tuple[str, str]]:
-    yield from _positive("tokens", options.tokens)
-    if services and options.backend != "gloo":
-        yield "", f"`collectives` needs free GPUs, found `serve: {services[0].name}`: use a phase that serves {NOTHING}"
-
-
-def _command(options: Command, _services: tuple[ResolvedService, ...]) -> Iterable[tuple[str, str]]:
-    for name, source in options.figures.items():
-        if not _FIGURE.fullmatch(source):
-            yield "figures", f"wanted FILE#path.to.number for `{name}`, found {source!r}"
-    for path in options.collect:
-        if path.startswith("/") or ".." in path.split("/"):
-            yield "collect", f"wanted a path inside the step's folder, found {path!r}"
-
-
-def _positive(option: str, values: tuple[float, ...]) -> Iterable[tuple[str, str]]:
-    if any(value <= 0 for value in values):
-        yield option, f"wanted numbers above 0, found {min(values):g}"
-    elif len(set(values)) < len(values):
-        yield option, "wanted values that differ (each is a cell), found one twice"
-
-
-_CHECKS: Mapping[type, Callable[[Any, tuple[ResolvedService, ...]], Iterable[tuple[str, str]]]] = {
-    ServingBenchmark: _benchmark,
-    Profile: _profile,
-    Gemm: _gemm,
-    Collectives: _collectives,
-    Command: _command,
-}
+def _place(host: str, serve: object, inventory: LoadedInventory) -> Place | None:
+    """Return a host with what serves there; None where that is a problem of its own."""
+    there = {service.name: service for service in inventory.services_of(host)}
+    if not isinstance(serve, str) or (serve != NOTHING and serve not in there):
+        return None
+    production = inventory.production_of(host)
+    return Place(
+        host_name=host,
+        host=inventory.host(host),
+        service_name=None if serve == NOTHING else serve,
+        service=None if serve == NOTHING else there[serve],
+        production=production[0] if len(production) == 1 else None,
+    )

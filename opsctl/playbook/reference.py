@@ -11,9 +11,11 @@ from annotated_types import Ge, Le, MinLen
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from opsctl.playbook.models import Inventory, Model
-from opsctl.playbook.steps import STAGES, Playbook, Step
+from opsctl.options import Model
+from opsctl.playbook.models import Inventory
+from opsctl.playbook.steps import Playbook, Step
 from opsctl.quantities import write_duration
+from opsctl.stages import STAGES
 
 _SCALARS: dict[object, str] = {
     str: "text",
@@ -41,8 +43,9 @@ def playbook_reference() -> str:
         'and the names of keys may be an expression: `"{{ vars.x }}"`, in quotes; see [Expressions](#expressions).\n'
     )
     parts = [_page("Playbook", intro, Playbook, skip=(Step,)), _steps()]
-    for stage, options in STAGES.items():
-        parts.append(f"## {stage}\n\n{_about(options)}\n\n{_table(options)}\n")
+    for name, stage in STAGES.items():
+        options = stage.options
+        parts.append(f"## {name}\n\n{_about(options)}\n\n{_table(options)}\n")
         parts += [_section(model) for model in _models_in(options) if model is not options]
     parts.append(_EXPRESSIONS)
     return "\n".join(parts)

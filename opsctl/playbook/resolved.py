@@ -8,8 +8,8 @@ from opsctl.playbook.models import Role, ServiceEntry
 class ResolvedService(ServiceEntry):
     """One service on one host. Nothing is inherited any more: ``unit``, ``url`` and ``model`` are there.
 
-    A variant's ``readiness``, ``stop``, ``engine``, ``url``, ``model``, ``api_key_file`` and
-    ``tensor_parallel`` are its production's where it says nothing itself; ``traffic`` is production's
+    A variant's ``readiness``, ``stop``, ``engine``, ``url``, ``model``, ``api_key_file``, ``ca_file``,
+    ``verify`` and ``tensor_parallel`` are its production's where it says nothing itself; ``traffic`` is production's
     alone, since a variant is never put into the load balancer.
     """
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from opsctl.playbook.models import Inventory, Model
-from opsctl.playbook.steps import STAGES, Playbook
+from opsctl.options import Model
+from opsctl.playbook.models import Inventory
+from opsctl.playbook.steps import Playbook
 from opsctl.quantities import write_duration
+from opsctl.stages import STAGES
 
 Kind = Literal["playbook", "inventory"]
 
@@ -27,10 +29,10 @@ def json_schema(kind: Kind) -> dict[str, Any]:
     else:
         schema = _schema_of(Playbook)
         definitions = schema["$defs"]
-        for options in STAGES.values():
-            own = _schema_of(options)
+        for stage in STAGES.values():
+            own = _schema_of(stage.options)
             definitions.update(own.pop("$defs", {}))
-            definitions[options.__name__] = own
+            definitions[stage.options.__name__] = own
         definitions["Step"] = _step_schema()
         definitions["expression"] = _EXPRESSION
         for name in ("vars", "name", "hosts", "description"):
@@ -57,11 +59,11 @@ def _step_schema() -> dict[str, Any]:
         "properties": {
             "name": name,
             **{
-                stage: {
-                    "anyOf": [{"$ref": _REF.format(model=options.__name__)}, {"type": "null"}],
-                    "description": options.__doc__,
+                name: {
+                    "anyOf": [{"$ref": _REF.format(model=stage.options.__name__)}, {"type": "null"}],
+                    "description": stage.options.__doc__,
                 }
-                for stage, options in STAGES.items()
+                for name, stage in STAGES.items()
             },
         },
         "oneOf": [{"required": [stage]} for stage in STAGES],

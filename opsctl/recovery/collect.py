@@ -12,10 +12,9 @@ from opsctl.campaign.stage_result import Ending, parse_record, with_ending
 from opsctl.deadline import Deadline
 from opsctl.host.protocol import Host
 from opsctl.plan.planner import step_slug
-from opsctl.playbook.steps import STAGES
 from opsctl.results import Cell, State, StepResult
 from opsctl.runs.journal import Journal
-from opsctl.stages import STAGE_BY_NAME
+from opsctl.stages import STAGES
 from opsctl.stages.base import StageContext
 
 _EVERYTHING = ("*",)
@@ -43,9 +42,10 @@ def collect_run(journal: Journal, run: str, host: Host, *, many_hosts: bool) -> 
             continue
         before = StepResult.model_validate_json(row["result"])
         planned = tuple(Cell(id=cell.id, axes=cell.axes) for cell in before.cells)
-        options = STAGES[row["stage"]].model_validate(json.loads(row["options"]))
+        stage = STAGES[row["stage"]]
+        options = stage.options.model_validate(json.loads(row["options"]))
         context = StageContext(run=run, step=row["id"], host_name=host.name, host=host.entry, folder=folder)
-        judged = STAGE_BY_NAME[row["stage"]].judge(options, context, planned, records)
+        judged = stage.judge(options, context, planned, records)
         result = with_ending(judged, Ending(row["unit"], status, records, collected, into))
         journal.step_state(run, host.name, row["ordinal"], row["position"], result.state, result=result, again=True)
         if result.state != row["state"]:

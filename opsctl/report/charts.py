@@ -15,13 +15,14 @@ from opsctl.report.numbers import digits, seconds_between
 from opsctl.report.reading import Placed
 from opsctl.report.traces import TraceReading
 from opsctl.results import Figure
+from opsctl.stages.showing import LineChart
 
 # Okabe and Ito's palette, without its black and yellow: told apart by people with any colour vision, on both papers.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6D31", "#7F7F7F")
 # A stack can have more parts than a line chart has lines (which change their dash instead).
 STACK = (*PALETTE, "#44AA99", "#AA4499", "#999933", "#6A5ACD", "#B8866B", "#4E7A27")
 GOOD, BAD, WARN, QUIET = "#009E73", "#D55E00", "#E69F00", "#9A9A9A"
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+DASHES = ("solid", "dot", "dash", "dashdot", "longdash")
 ROLE_COLOURS = {
     "production": GOOD,
     "variant": "#CC79A7",
@@ -116,8 +117,8 @@ def decode_steps(readings: Sequence[TraceReading]) -> Chart:
         data.append(_stack(category, names, [_ms(item.busy_us_per_step if item else None) for item in found], index))
     idle = []
     for reading in readings:
-        wall, busy = reading.document.steps.decode.wall_us.mean, reading.document.busy_per_step
-        idle.append(None if wall is None or busy is None else max(0.0, (wall - busy) / 1000))
+        wall, busy = reading.document.main.wall_us, reading.document.busy_us_per_step
+        idle.append(None if wall is None or busy is None else (wall.mean - busy) / 1000)
     data.append({**_stack("idle", names, idle, 0), "marker": {"color": QUIET, "opacity": 0.35}})
     layout = {
         "barmode": "stack",
@@ -149,14 +150,14 @@ def ranks(window: TraceReading) -> Chart:
     """Return busy time of each rank, split into communication and the rest."""
     listed = window.document.whole_ranks
     names = [f"rank {rank.rank}" for rank in listed]
-    communication = [_ms(rank.communication_us_per_step) for rank in listed]
+    communication = [_ms(rank.exposed_communication_us_per_step) for rank in listed]
     rest = [
         None
         if rank.busy_us_per_step is None
-        else (rank.busy_us_per_step - (rank.communication_us_per_step or 0.0)) / 1000
+        else (rank.busy_us_per_step - (rank.exposed_communication_us_per_step or 0.0)) / 1000
         for rank in listed
     ]
-    data = [_stack("communication", names, communication, 0), _stack("everything else", names, rest, 1)]
+    data = [_stack("exposed communication", names, communication, 0), _stack("everything else", names, rest, 1)]
     layout = {
         "barmode": "stack",
         "xaxis": {"title": {"text": "ms busy a decode step"}},
@@ -166,57 +167,85 @@ def ranks(window: TraceReading) -> Chart:
     return Chart("ranks", "Ranks side by side", _figure(data, layout))
 
 
-def serving(placed: Sequence[Placed]) -> list[Chart]:
-    """Return TPOT and output throughput against concurrency, a line a step."""
-    latency, throughput = [], []
-    places = list(dict.fromkeys(item.place for item in placed))
-    for index, place in enumerate(places):
-        mine = [item for item in placed if item.place == place and _load(item) is not None]
-        label = short_label(place)
-        for dash, statistic in zip(("solid", "dot"), ("p50", "p99"), strict=True):
-            line = _line(mine, f"tpot.{statistic}", f"{label} {statistic}", index, dash)
-            if line:
-                latency.append(line)
-        line = _line(mine, "output_throughput", label, index, "solid")
-        if line:
-            throughput.append(line)
-    axis = {
-        "title": {"text": "concurrency (or requests a second)"},
-        "type": "log",
-        "tickvals": sorted({load for line in (*latency, *throughput) for load in line["x"]}),
+def lines(placed: Sequence[Placed], hint: LineChart) -> Chart | None:
+    """Return the chart that a stage describes; None where no cell has its figures."""
+    groups: dict[str, list[Placed]] = {}
+    for item in placed:
+        groups.setdefault(_line_name(item, hint), []).append(item)
+    data = [
+        line
+        for index, (name, mine) in enumerate(groups.items())
+        for dash, figure in zip(DASHES, hint.figures, strict=False)
+        if (line := _line(mine, figure, name, hint, _stroke(index) if len(hint.figures) == 1 else _dashed(index, dash)))
+    ]
+    if not data:
+        return None
+    named = {
+        at: str(item.cell.axes[hint.ticks])
+        for item in placed
+        if hint.ticks in item.cell.axes and (at := _x(item, hint)) is not None
     }
-    made = []
-    if latency:
-        layout = {"xaxis": axis, "yaxis": {"title": {"text": "TPOT, ms"}, "rangemode": "tozero"}, "height": 340}
-        made.append(Chart("tpot", "TPOT against concurrency", _figure(latency, layout)))
-    if throughput:
-        layout = {"xaxis": axis, "yaxis": {"title": {"text": "output, tok/s"}, "rangemode": "tozero"}, "height": 340}
-        made.append(Chart("throughput", "Output throughput against concurrency", _figure(throughput, layout)))
-    return made
+    ticks = sorted(named) or sorted({place for line in data for place in line["x"]})
+    axis: dict[str, Any] = {"title": {"text": hint.x_title}, "type": "log", "tickvals": ticks}
+    if hint.sizes:
+        axis["ticktext"] = [format_size(at) + (f"<br>{named[at]} tok" if at in named else "") for at in ticks]
+    layout: dict[str, Any] = {
+        "xaxis": axis,
+        "yaxis": {"title": {"text": hint.y_title}, **({"type": "log"} if hint.y_log else {"rangemode": "tozero"})},
+        "height": 380,
+        "shapes": [upright(at, QUIET, width=1) for at in named],
+    }
+    roofs = [
+        height.value / share.value
+        for item in placed
+        if (share := item.cell.figure(hint.roof)) and share.value > 0 and (height := item.cell.figure(hint.figures[0]))
+    ]
+    if roofs:
+        layout |= _roof(max(roofs), hint.roof_title)
+    return Chart(hint.id, hint.title, _figure(data, layout))
 
 
-def _load(item: Placed) -> float | None:
-    for axis in ("concurrency", "request_rate", "request-rate"):
-        setting = item.cell.axes.get(axis)
-        if isinstance(setting, int | float):
-            return float(setting)
-    return None
+def _line_name(item: Placed, hint: LineChart) -> str:
+    if hint.one_line_a_step:
+        return item.place
+    axes = item.cell.axes
+    if hint.lines:
+        return ", ".join(str(axes.get(name)) for name in hint.lines)
+    first, *rest = [name for name in axes if name not in {*hint.x, hint.ticks}] or [""]
+    return ", ".join([str(axes.get(first, item.step.stage)), *(f"{name}={axes[name]}" for name in rest)])
 
 
-def _line(placed: Sequence[Placed], name: str, label: str, index: int, dash: str) -> dict[str, Any] | None:
-    points = [(_load(item), figure) for item in placed if (figure := item.cell.figure(name)) is not None]
+def _x(item: Placed, hint: LineChart) -> float | None:
+    places = [item.cell.axes[name] for name in hint.x if name in item.cell.axes]
+    return float(places[0]) if places and isinstance(places[0], int | float) else None
+
+
+def _line(
+    placed: Sequence[Placed], name: str, label: str, hint: LineChart, stroke: dict[str, str]
+) -> dict[str, Any] | None:
+    points = [
+        (place, figure)
+        for item in placed
+        if (place := _x(item, hint)) is not None and (figure := item.cell.figure(name)) is not None
+    ]
     if not points:
         return None
+    points.sort(key=lambda point: point[0])
     return {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": label,
-        "x": [load for load, _ in points],
+        "name": short_label(label) + (f" {name.rsplit('.', 1)[-1]}" if len(hint.figures) > 1 else ""),
+        "x": [place for place, _ in points],
         "y": [figure.value for _, figure in points],
         "error_y": _bars([figure for _, figure in points]),
-        "line": {"color": PALETTE[index % len(PALETTE)], "dash": dash},
-        "hovertemplate": "%{x}: %{y:.4g}<extra>%{fullData.name}</extra>",
+        "text": [format_size(place) if hint.sizes else f"{place:g}" for place, _ in points],
+        "line": stroke,
+        "hovertemplate": "%{text}: %{y:.4g}<extra>%{fullData.name}</extra>",
     }
+
+
+def _dashed(index: int, dash: str) -> dict[str, str]:
+    return {"color": PALETTE[index % len(PALETTE)], "dash": dash}
 
 
 def _bars(figures: Sequence[Figure]) -> dict[str, Any]:
@@ -230,32 +259,6 @@ def _bars(figures: Sequence[Figure]) -> dict[str, Any]:
     }
 
 
-def gemm(placed: Sequence[Placed]) -> Chart:
-    """Return bandwidth of each product against tokens, under the roof that was measured beside it."""
-    kinds = list(dict.fromkeys((item.cell.axes.get("op"), item.cell.axes.get("backend")) for item in placed))
-    lines = [_product(index, kind, placed) for index, kind in enumerate(kinds)]
-    data = [line for line in lines if line["x"]]
-    layout: dict[str, Any] = {
-        "xaxis": {
-            "title": {"text": "tokens in the step (M)"},
-            "type": "log",
-            "tickvals": sorted({tokens for line in data for tokens in line["x"]}),
-        },
-        "yaxis": {"title": {"text": "GB/s"}, "rangemode": "tozero"},
-        "height": 400,
-    }
-    roofs = [
-        bandwidth.value / share.value
-        for item in placed
-        if (bandwidth := item.cell.figure("gemm.bandwidth"))
-        and (share := item.cell.figure("gemm.share_of_bandwidth"))
-        and share.value > 0
-    ]
-    if roofs:
-        layout |= _roof(max(roofs))
-    return Chart("gemm", "Matrix products under the bandwidth roof", _figure(data, layout))
-
-
 def upright(place: object, colour: str, *, width: float) -> dict[str, Any]:
     """Return a dotted line over the whole height of a chart at a place of its x axis."""
     line = {"color": colour, "width": width, "dash": "dot"}
@@ -267,83 +270,15 @@ def _stroke(index: int) -> dict[str, str]:
     return {"color": PALETTE[index % len(PALETTE)], "dash": DASHES[index // len(PALETTE) % len(DASHES)]}
 
 
-def _product(index: int, kind: tuple[object, object], placed: Sequence[Placed]) -> dict[str, Any]:
-    """Return the line of one product by one backend."""
-    points = [
-        (item.cell.axes["m"], bandwidth.value)
-        for item in placed
-        if (item.cell.axes.get("op"), item.cell.axes.get("backend")) == kind
-        and (bandwidth := item.cell.figure("gemm.bandwidth"))
-        and "m" in item.cell.axes
-    ]
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": short_label(", ".join(map(str, kind))),
-        "x": [tokens for tokens, _ in points],
-        "y": [rate for _, rate in points],
-        "line": _stroke(index),
-        "hovertemplate": "M=%{x}: %{y:.4g} GB/s<extra>%{fullData.name}</extra>",
-    }
-
-
-def _roof(rate: float) -> dict[str, Any]:
-    """Return a line over the whole chart at the copy bandwidth, with its name."""
+def _roof(rate: float, title: str) -> dict[str, Any]:
+    """Return a line over the whole chart, with its name."""
     line = {"color": BAD, "dash": "dash", "width": 2}
     place = {"xref": "paper", "x": 0, "y": rate, "xanchor": "left", "yanchor": "bottom"}
-    text = f"measured copy bandwidth {digits(rate)} GB/s"
+    text = f"{title} {digits(rate)} GB/s"
     return {
         "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": rate, "y1": rate, "line": line}],
         "annotations": [{**place, "text": text, "showarrow": False, "font": {"color": BAD}}],
     }
-
-
-def collectives(placed: Sequence[Placed]) -> Chart:
-    """Return the time of each collective against message size, the model's own sizes marked by their tokens."""
-    data: list[dict[str, Any]] = []
-    own: dict[float, str] = {}
-    kinds = list(dict.fromkeys(_kind(item) for item in placed))
-    for index, kind in enumerate(kinds):
-        points = []
-        for item in placed:
-            size, time = item.cell.axes.get("bytes"), item.cell.figure("collective.time.p50")
-            if _kind(item) == kind and isinstance(size, int | float) and time:
-                points.append((size, time.value))
-                if "tokens" in item.cell.axes:
-                    own[float(size)] = str(item.cell.axes["tokens"])
-        if points:
-            points.sort()
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines+markers",
-                    "name": short_label(kind),
-                    "x": [size for size, _ in points],
-                    "y": [micros for _, micros in points],
-                    "text": [format_size(size) for size, _ in points],
-                    "line": _stroke(index),
-                    "hovertemplate": "%{text}: %{y:.4g} µs<extra>%{fullData.name}</extra>",
-                }
-            )
-    ticks = sorted(own) or sorted({size for line in data for size in line["x"]})
-    layout = {
-        "xaxis": {
-            "title": {"text": "message size (tokens where it is the model's own)"},
-            "type": "log",
-            "tickvals": ticks,
-            "ticktext": [format_size(size) + (f"<br>{own[size]} tok" if size in own else "") for size in ticks],
-        },
-        "yaxis": {"title": {"text": "p50, µs"}, "type": "log"},
-        "height": 400,
-        "shapes": [upright(size, QUIET, width=1) for size in own],
-    }
-    return Chart("collectives", "Collectives against message size", _figure(data, layout))
-
-
-def _kind(item: Placed) -> str:
-    axes = item.cell.axes
-    rest = ", ".join(f"{key}={axes[key]}" for key in axes if key not in {"op", "bytes", "tokens"})
-    return f"{axes.get('op', item.step.stage)}" + (f", {rest}" if rest else "")
 
 
 def _ms(micros: float | None) -> float | None:

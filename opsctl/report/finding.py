@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from opsctl.record import RunRecord
 from opsctl.report.numbers import digits, in_words, mean_and_spread, share
 from opsctl.report.reading import Material, Placed, read
-from opsctl.report.traces import TraceDocument, TraceReading
+from opsctl.report.traces import TraceReading
+from opsctl.trace.document import TraceAnalysis
 
 NAMED = 3
 """Categories that the sentence names; the table has the rest."""
@@ -52,9 +53,9 @@ def _decode_step(windows: Sequence[TraceReading]) -> Finding:
     documents = [window.document for window in windows]
     by_name: dict[str, list[float]] = {}
     for document in documents:
-        total = document.busy_per_step
+        total = document.busy_us_per_step
         for category in document.categories:
-            if category.busy_us_per_step is not None and total:
+            if total:
                 by_name.setdefault(category.name, []).append(category.busy_us_per_step / total)
     if not by_name:
         return Finding(sentence="No finding: the traces hold no busy time.", source="", conclusive=False)
@@ -64,15 +65,16 @@ def _decode_step(windows: Sequence[TraceReading]) -> Finding:
     }
     ranked = sorted(shares.items(), key=lambda item: -item[1][0])
     largest, (value, spread) = ranked[0]
-    busy, busy_spread = mean_and_spread([document.busy_per_step or 0.0 for document in documents])
-    batch = documents[0].steps.decode.batch
-    steps = sum(document.steps.decode.count for document in documents)
+    busy, busy_spread = mean_and_spread([document.busy_us_per_step or 0.0 for document in documents])
+    batch = documents[0].main.batch
+    steps = sum(document.main.count for document in documents)
     rest = ", ".join(f"{name} {share(mean)}" for name, (mean, _) in ranked[1:NAMED])
+    kind = "step" if documents[0].kind in ("", "other") else f"{documents[0].kind} step"
     device = "the device" if documents[0].on_device else "the CPU (operators, no GPU here)"
     plus_minus = f" ± {digits(100 * spread, 2)}" if spread is not None else ""
     sentence = (
         f"{largest.capitalize()} is {digits(100 * value, 3)}{plus_minus} % of the time that {device} is busy in a "
-        f"decode step at batch {'unknown' if batch is None else batch}"
+        f"{kind} at batch {'unknown' if batch is None else batch}"
         + (f"; then {rest}" if rest else "")
         + f". A step is busy for {digits(busy / 1000)}"
         + (f" ± {digits(busy_spread / 1000, 2)}" if busy_spread is not None else "")
@@ -84,7 +86,7 @@ def _decode_step(windows: Sequence[TraceReading]) -> Finding:
         "Share = exclusive busy time of the category / union of all busy intervals, per decode step; "
         + ("± is the standard deviation over windows." if len(documents) > 1 else "one window: no spread over windows.")
     )
-    doubts = [document.steps.decode.verdict_because for document in documents if _doubtful(document)]
+    doubts = [document.main.verdict_because for document in documents if _doubtful(document)]
     if doubts:
         sentence += f" Inconclusive in {len(doubts)} of {len(documents)} windows: {doubts[0]}."
     return Finding(
@@ -98,8 +100,8 @@ def _decode_step(windows: Sequence[TraceReading]) -> Finding:
     )
 
 
-def _doubtful(document: TraceDocument) -> bool:
-    return document.steps.decode.verdict == "inconclusive"
+def _doubtful(document: TraceAnalysis) -> bool:
+    return document.main.verdict == "inconclusive"
 
 
 def _serving(placed: Placed, material: Material) -> Finding:

@@ -1,8 +1,4 @@
-"""The trace analyses of a run, read back from its folder: the documents of ``opsctl trace --json``.
-
-Unknown keys are ignored and missing ones are None: a report of an old run must still render after the
-analysis learned more.
-"""
+"""The trace analyses of a run, read back from its folder; one that cannot be read is a line in the report."""
 
 from __future__ import annotations
 
@@ -11,143 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
+from opsctl.errors import TraceError
 from opsctl.record import PhaseRecord, RunRecord, StepRecord
 from opsctl.results import Artifact, Cell
+from opsctl.trace.document import TraceAnalysis
 
 KIND = "trace-analysis"
 LARGEST = 64 << 20
 """Bytes: an analysis is some hundred KiB; a file beyond this is not one."""
-
-
-class _Loose(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class Wall(_Loose):
-    """Wall time of one step in µs, over the steps of a window."""
-
-    p50: float | None = None
-    mean: float | None = None
-    cv: float | None = None
-
-
-class Steps(_Loose):
-    """Steps of one kind."""
-
-    count: int = 0
-    batch: int | None = None
-    wall_us: Wall = Wall()
-    used: int | None = None
-    dropped: int | None = None
-    dropped_because: str | None = None
-    verdict: str = ""
-    """Whether the window is long enough to be believed; inconclusive: ``verdict_because`` says why not."""
-    verdict_because: str = ""
-
-
-class StepKinds(_Loose):
-    """Steps by kind."""
-
-    decode: Steps = Steps()
-    prefill: Steps = Steps()
-
-
-class Rank(_Loose):
-    """One rank's file."""
-
-    rank: int | None = None
-    file: str = ""
-    events: int | None = None
-    device: str | bool | None = None
-    problems: tuple[str, ...] = ()
-    role: str = "rank"
-    """"front end": the API server's own file, which is no rank."""
-    busy_us_per_step: float | None = None
-    communication_us_per_step: float | None = None
-
-
-class Category(_Loose):
-    """A kind of work in a decode step, µs. ``busy`` is exclusive (they add up), ``sum`` counts overlap twice."""
-
-    name: str
-    busy_us_per_step: float | None = None
-    sum_us_per_step: float | None = None
-    share_of_busy: float | None = None
-    hidden_us_per_step: float | None = None
-    """Of it hidden behind other work: done while the device computed as well."""
-
-
-class Other(_Loose):
-    """A name that no category claims."""
-
-    name: str
-    share_of_sum: float | None = None
-
-
-class Kernel(_Loose):
-    """One kernel name."""
-
-    name: str
-    category: str = ""
-    calls_per_step: float | None = None
-    mean_us: float | None = None
-    sum_us: float | None = None
-    share_of_sum: float | None = None
-
-
-class Collective(_Loose):
-    """One kind of collective, per decode step."""
-
-    op: str
-    calls_per_step: float | None = None
-    expected_per_step: float | None = None
-    communication_us_per_step: float | None = None
-    skew_us_per_step: float | None = None
-
-
-class TraceDocument(_Loose):
-    """One analysed window."""
-
-    ranks: tuple[Rank, ...] = ()
-    steps: StepKinds = StepKinds()
-    categories: tuple[Category, ...] = ()
-    kernels: tuple[Kernel, ...] = ()
-    collectives: tuple[Collective, ...] = ()
-    busy_us: float | None = None
-    sum_us: float | None = None
-    idle_us: float | None = None
-    window_us: float | None = None
-    problems: tuple[str, ...] = ()
-    other: tuple[Other, ...] = ()
-    method: str = ""
-    """How steps were told apart."""
-
-    @property
-    def whole_ranks(self) -> tuple[Rank, ...]:
-        """The files that are ranks."""
-        return tuple(rank for rank in self.ranks if rank.role == "rank")
-
-    @property
-    def damage(self) -> tuple[str, ...]:
-        """What is wrong with the files. That steps vary too much is a verdict on the window, not damage to it."""
-        return tuple(problem for problem in self.problems if not problem.startswith("inconclusive:"))
-
-    @property
-    def busy_per_step(self) -> float | None:
-        """µs of a decode step in which the device was busy: the categories' exclusive times add up to it."""
-        return _total(category.busy_us_per_step for category in self.categories)
-
-    @property
-    def sum_per_step(self) -> float | None:
-        """µs of kernels of a decode step, overlap counted twice."""
-        return _total(category.sum_us_per_step for category in self.categories)
-
-    @property
-    def on_device(self) -> bool:
-        """Whether these are kernels of a device, not operators of a CPU."""
-        return any(rank.device and not str(rank.device).lower().startswith("cpu") for rank in self.ranks)
 
 
 @dataclass(frozen=True)
@@ -158,7 +25,7 @@ class TraceReading:
     step: StepRecord
     artifact: Artifact
     cell: Cell | None
-    document: TraceDocument
+    document: TraceAnalysis
 
     @property
     def name(self) -> str:
@@ -179,12 +46,12 @@ class Traces:
             reading
             for reading in self.readings
             if reading.document.categories
-            and not reading.document.damage
+            and not reading.document.problems
             and (reading.cell is None or reading.cell.state == "verified")
         ]
-        batches = {reading.document.steps.decode.batch for reading in whole}
+        batches = {reading.document.main.batch for reading in whole}
         smallest = min((batch for batch in batches if batch is not None), default=None)
-        return tuple(reading for reading in whole if reading.document.steps.decode.batch == smallest)
+        return tuple(reading for reading in whole if reading.document.main.batch == smallest)
 
 
 def read_traces(record: RunRecord) -> Traces:
@@ -198,7 +65,7 @@ def read_traces(record: RunRecord) -> Traces:
                     continue
                 try:
                     document = _read(Path(record.folder), artifact)
-                except (OSError, ValueError) as error:
+                except (OSError, ValueError, TraceError) as error:
                     problems.append(f"{artifact.path}: {_reason(error)}")
                 else:
                     readings.append(TraceReading(phase, step, artifact, _cell_of(step, artifact), document))
@@ -219,7 +86,7 @@ def unique(artifacts: Iterable[Artifact], folder: Path) -> list[Artifact]:
     return list(kept.values())
 
 
-def _read(folder: Path, artifact: Artifact) -> TraceDocument:
+def _read(folder: Path, artifact: Artifact) -> TraceAnalysis:
     path = (folder / artifact.path).resolve()
     if not path.is_relative_to(folder.resolve()):
         msg = "lies outside the run's folder"
@@ -227,13 +94,14 @@ def _read(folder: Path, artifact: Artifact) -> TraceDocument:
     if path.stat().st_size > LARGEST:
         msg = f"is larger than {LARGEST} bytes: not an analysis"
         raise ValueError(msg)
-    return TraceDocument.model_validate(json.loads(path.read_bytes()))
+    return TraceAnalysis.from_json(json.loads(path.read_bytes()))
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"not an analysis: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+    if isinstance(error, TraceError):
+        return ", ".join(
+            filter(None, (error.message, error.wanted and f"wanted {error.wanted}", error.seen, error.hint))
+        )
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
@@ -247,8 +115,3 @@ def _cell_of(step: StepRecord, artifact: Artifact) -> Cell | None:
 
 def _plain(text: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in text)
-
-
-def _total(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

@@ -9,21 +9,34 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
-from opsctl.plan.facts import Estimate
+from opsctl.estimate import LATEST, Estimate
 from opsctl.playbook.hashing import content_hash
-from opsctl.playbook.steps import STAGES
 from opsctl.runs.journal import Journal
-
-_LATEST = 20
-"""Samples of one thing: a host changes, and what it did a year ago says little."""
+from opsctl.stages import STAGES
 
 
-def loads(journal: Journal, host: str) -> dict[str, Estimate]:
-    """Return start to ready by service, over loads that became ready."""
+def loads(journal: Journal, host: str, *, before: int | None = None) -> dict[str, Estimate]:
+    """Return start to ready by service, over loads that became ready, of those ``before`` one by its id.
+
+    A failed load says nothing of how long a load takes.
+    """
     rows = journal.query(
-        "SELECT service AS name, seconds FROM loads WHERE host=? AND outcome='ready' ORDER BY id DESC", host
+        "SELECT service, seconds, phases FROM loads WHERE host=? AND outcome='ready' AND seconds IS NOT NULL"
+        " AND (? IS NULL OR id < ?) ORDER BY id DESC",
+        host,
+        before,
+        before,
     )
-    return _estimates((row["name"], row["seconds"]) for row in rows if row["seconds"] is not None)
+    by_service: dict[str, list[sqlite3.Row]] = {}
+    for row in rows:
+        by_service.setdefault(row["service"], []).append(row)
+    estimates = {
+        name: Estimate.of(
+            (row["seconds"] for row in found[:LATEST]), [json.loads(row["phases"]) for row in found[:LATEST]]
+        )
+        for name, found in by_service.items()
+    }
+    return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
 
 def stops(journal: Journal, host: str) -> dict[str, Estimate]:
@@ -59,7 +72,7 @@ def _stop_samples(rows: Iterable[sqlite3.Row]) -> Iterable[tuple[str, float]]:
 def _step_sample(row: sqlite3.Row) -> Iterable[tuple[str, float]]:
     """Yield the step, unless an older opsctl wrote options that are none any more."""
     try:
-        options = STAGES[row["stage"]].model_validate_json(row["options"])
+        options = STAGES[row["stage"]].options.model_validate_json(row["options"])
     except (KeyError, ValidationError):
         return
     yield content_hash(options), _between(row["started"], row["ended"])
@@ -70,10 +83,10 @@ def _between(start: str, end: str) -> float:
 
 
 def _estimates(samples: Iterable[tuple[str, float]]) -> dict[str, Estimate]:
-    """Return the mean and spread of each name's latest samples; the newest come first."""
+    """Return the estimate from each name's latest samples; the newest come first."""
     by_name: dict[str, list[float]] = {}
     for name, seconds in samples:
         kept = by_name.setdefault(name, [])
-        if len(kept) < _LATEST:
+        if len(kept) < LATEST:
             kept.append(seconds)
     return {name: estimate for name, kept in by_name.items() if (estimate := Estimate.of(kept)) is not None}

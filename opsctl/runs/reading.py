@@ -21,6 +21,7 @@ from opsctl.record import (
     StepRecord,
 )
 from opsctl.results import Evidence, State, StepResult
+from opsctl.runs import durations
 from opsctl.runs.journal import Journal
 
 CONTROLLER_DIED = "controller died"
@@ -164,6 +165,11 @@ def _actions(journal: Journal, run: str) -> tuple[ActionRecord, ...]:
     )
 
 
+def _usual(journal: Journal, load: sqlite3.Row) -> float | None:
+    before = durations.loads(journal, load["host"], before=load["id"]).get(load["service"])
+    return before.seconds if before else None
+
+
 def _loads(journal: Journal, run: str) -> tuple[LoadRecord, ...]:
     return tuple(
         LoadRecord(
@@ -174,6 +180,7 @@ def _loads(journal: Journal, run: str) -> tuple[LoadRecord, ...]:
             ready=load["ready"],
             seconds=load["seconds"],
             phases=json.loads(load["phases"]),
+            usual=_usual(journal, load),
             attempt=load["attempt"],
             outcome=load["outcome"],
         )

@@ -31,11 +31,11 @@ class ProbeOutcome(StrEnum):
     TIMEOUT = "no answer in time"
     BROKEN = "the connection broke"
     UNAUTHORIZED = "the key was refused"
+    UNTRUSTED = "its certificate cannot be trusted"
     BUSY = "the server said that it cannot now"
     OTHER_MODEL = "another model is served"
     FOREIGN = "something else answers"
     EMPTY = "an answer without tokens"
-    UNTRUSTED = "its certificate was refused"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,12 @@ class ServerProbe:
     def __init__(self, host: Host, service: ResolvedService, *, deadline: Deadline) -> None:
         self.service = service
         key = _read_key(host, service, deadline)
-        self._client = host.http(service.url, headers={"Authorization": f"Bearer {key}"} if key else {})
+        self._client = host.http(
+            service.url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            verify=service.verify,
+            ca_pem=_read_ca(host, service, deadline),
+        )
 
     def __repr__(self) -> str:
         return f"ServerProbe({self.service.name!r})"
@@ -135,8 +140,8 @@ class ServerProbe:
         try:
             response = self._client.request(method, path, json=body, timeout=limit)
         except httpx.ConnectError as error:
-            if "SSL" in str(error):
-                return Answer(ProbeOutcome.UNTRUSTED, f"{method} {path}: {error}")
+            if "TLS" in str(error) or "SSL" in str(error):
+                return Answer(ProbeOutcome.UNTRUSTED, f"{self.service.url}: {error}")
             return Answer(ProbeOutcome.REFUSED, f"nothing listens at {self.service.url}")
         except httpx.TimeoutException:
             return Answer(ProbeOutcome.TIMEOUT, f"{method} {path} gave no answer within {limit:.3g} s")
@@ -202,6 +207,20 @@ def _read_key(host: Host, service: ResolvedService, deadline: Deadline) -> str:
     return key
 
 
+def _read_ca(host: Host, service: ResolvedService, deadline: Deadline) -> str | None:
+    if service.ca_file is None:
+        return None
+    try:
+        return host.read_file(service.ca_file, deadline=deadline, limit=4 << 20).decode()
+    except (CommandFailed, UnicodeDecodeError) as error:
+        raise NotReady(
+            f"the certificates of {service.name} cannot be read",
+            seen=str(error),
+            where=f"host {host.name}, {service.ca_file}",
+            hint="ca-file is a path on the host, of certificates in PEM",
+        ) from error
+
+
 def _short(value: object) -> str:
     text = " ".join(str(value).split())
     return text if len(text) <= 160 else f"{text[:160]}…"
@@ -209,6 +228,8 @@ def _short(value: object) -> str:
 
 _HINTS: Mapping[ProbeOutcome, str] = {
     ProbeOutcome.UNAUTHORIZED: "set api-key-file of the service to the file on the host that holds the server's key",
+    ProbeOutcome.UNTRUSTED: "set ca-file of the service to the host's file with the certificate that signed the"
+    " server's; the name in the url must be one that the certificate names",
     ProbeOutcome.FOREIGN: "see who listens with `ss -ltnp` on the host, and compare the service's url",
     ProbeOutcome.OTHER_MODEL: "set model of the service to a name that the server lists (--served-model-name)",
     ProbeOutcome.REFUSED: "the unit runs, nothing listens: it still loads, or the service's url names another port",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from opsctl.deadline import Deadline
 from opsctl.errors import CommandFailed, NotReady
+from opsctl.host.outage import ride_out
 from opsctl.host.protocol import Host, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence
@@ -22,7 +23,7 @@ from opsctl.serving.load.waiting import Load
 from opsctl.serving.observing import Serving, ServingState, observe
 from opsctl.serving.probing import ProbeOutcome, ServerProbe, not_ready, request_limit
 from opsctl.serving.unitstate import active_seconds, active_status, describe_unit
-from opsctl.serving.waits import CALL_LIMIT, Link, evidence, never, pause
+from opsctl.serving.waits import CALL_LIMIT, evidence, never, pause
 
 __all__ = ["Ready", "Serving", "ServingState", "await_ready", "journal_mark", "observe", "verify_serving"]
 
@@ -95,9 +96,8 @@ def verify_serving(
     with what was seen, UnitNotFound, HostError.
     """
     began = time.monotonic()
-    link = Link(host, deadline=deadline, budget=60.0)
-    before = link.read(lambda: active_status(host, service.unit, deadline=deadline))
-    probe = link.read(lambda: ServerProbe(host, service, deadline=deadline))
+    before = ride_out(host, lambda: active_status(host, service.unit, deadline=deadline), deadline=deadline)
+    probe = ride_out(host, lambda: ServerProbe(host, service, deadline=deadline), deadline=deadline)
     try:
         proofs = [evidence(f"systemd: state of {service.unit}", describe_unit(before))]
         listed = probe.models(limit=request_limit(service, deadline))
@@ -108,10 +108,10 @@ def verify_serving(
         version = probe.version(limit=min(10.0, request_limit(service, deadline)))
     finally:
         probe.close()
-    age = link.read(lambda: active_seconds(host, before, deadline=deadline))
+    age = ride_out(host, lambda: active_seconds(host, before, deadline=deadline), deadline=deadline)
     settling = service.readiness.settle - age - (time.monotonic() - began)
     pause(max(0.0, settling), deadline=deadline, cancelled=cancelled, what=f"verifying {service.name}")
-    after = link.read(lambda: active_status(host, service.unit, deadline=deadline))
+    after = ride_out(host, lambda: active_status(host, service.unit, deadline=deadline), deadline=deadline)
     if (after.invocation_id, after.n_restarts) != (before.invocation_id, before.n_restarts):
         raise NotReady(
             f"{service.unit} was restarted while it was being verified",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opsctl.snapshots.changes import Change, described, detect_changes
-from opsctl.snapshots.comparing import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from opsctl.snapshots.headline import watched
 from opsctl.snapshots.store import History, Series
+from opsctl.stages import figure_kind
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,8 @@ class Alarm:
     @property
     def worse(self) -> bool | None:
         """Whether the change is to the bad; None where nobody can say."""
-        name = self.series.key.name
-        if name.startswith(LOWER_IS_BETTER):
-            return self.change.relative > 0
-        if name.endswith(HIGHER_IS_BETTER):
-            return self.change.relative < 0
-        return None
+        kind = figure_kind(self.series.key.stage, self.series.key.name)
+        return None if kind is None else kind.worse(self.change.relative)
 
     def __str__(self) -> str:
         key = self.series.key

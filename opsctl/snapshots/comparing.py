@@ -16,9 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from opsctl.payload.statistics import mean, std, t_975
 from opsctl.snapshots.models import Metric, MetricKey, Snapshot
-
-LOWER_IS_BETTER = ("ttft", "tpot", "itl", "e2el", "send_lag", "gemm.time", "collective.time", "client_lag")
-HIGHER_IS_BETTER = ("throughput", "goodput", "bandwidth", "rate", "busbw", "algbw", "share_of_bandwidth")
+from opsctl.stages import figure_kind
 
 
 class Verdict(StrEnum):
@@ -177,7 +175,7 @@ def _judged(
         change_low=None if bounds is None else bounds[0],
         change_high=None if bounds is None else bounds[1],
         verdict=verdict,
-        better=_better(key.name, verdict),
+        better=_better(key, verdict),
         noise=noise,
     )
 
@@ -204,11 +202,9 @@ def _side(metric: Metric) -> Side:
     return Side(value=metric.value, low=metric.value - half, high=metric.value + half)
 
 
-def _better(name: str, verdict: Verdict) -> bool | None:
+def _better(key: MetricKey, verdict: Verdict) -> bool | None:
     if verdict not in {Verdict.LARGER, Verdict.SMALLER}:
         return None
-    if name.startswith(LOWER_IS_BETTER):
-        return verdict is Verdict.SMALLER
-    if name.endswith(HIGHER_IS_BETTER):
-        return verdict is Verdict.LARGER
-    return None
+    kind = figure_kind(key.stage, key.name)
+    worse = None if kind is None else kind.worse(1.0 if verdict is Verdict.LARGER else -1.0)
+    return None if worse is None else not worse

@@ -13,15 +13,8 @@ from typing import Any
 from opsctl.record import PhaseRecord, RunRecord, StepRecord
 from opsctl.results import Cell, Figure, State
 from opsctl.snapshots.models import Metric, MetricKey, Snapshot
+from opsctl.stages import STAGES, figure_kind
 
-ENUMERATING = frozenset(
-    {
-        # Options that list cells: each cell's id says its own value, so another list leaves it comparable.
-        *("concurrency", "request-rate", "tokens", "sizes", "ops", "backends", "shapes", "sweep", "graphs"),
-        # Limits and seeds do not change what a verified cell measured.
-        *("limit", "request-limit", "smoke-limit", "flush-limit", "seed", "fetch"),
-    }
-)
 VOLATILE = frozenset({"before", "after", "host", "pid", "time", "problem", "serial", "uuid", "boot_id", "uptime"})
 """Keys of an environment that differ between runs on the very same machine, at any depth."""
 VOLATILE_GPU = frozenset(
@@ -64,19 +57,24 @@ def snapshot_of(record: RunRecord) -> tuple[Snapshot, ...]:
 
 
 def _unprofiled(record: RunRecord) -> Iterator[tuple[PhaseRecord, StepRecord]]:
-    profiled = {
-        phase.serve
-        for phase in record.phases
-        if any(step.stage == "profile" or (step.result and step.result.profiled) for step in phase.steps)
-    } | {service for service, lines in record.variants.items() if any("profiler" in line.lower() for line in lines)}
+    profiled = {phase.serve for phase in record.phases if any(_profiles(step) for step in phase.steps)} | {
+        service for service, lines in record.variants.items() if any("profiler" in line.lower() for line in lines)
+    }
     for phase in record.phases:
         if phase.serve not in profiled:
             for step in phase.steps:
                 yield phase, step
 
 
+def _profiles(step: StepRecord) -> bool:
+    stage = STAGES.get(step.stage)
+    return (stage is not None and stage.profiled) or (step.result is not None and step.result.profiled)
+
+
 def _collect(metrics: dict[MetricKey, list[Figure]], stage: str, cell: Cell) -> None:
     for figure in cell.figures:
+        if figure_kind(stage, figure.name) is None:
+            continue
         metrics.setdefault(MetricKey(stage=stage, cell=cell.id, name=figure.name), []).append(figure)
 
 
@@ -103,11 +101,13 @@ def _merged(key: MetricKey, figures: list[Figure]) -> Metric:
 
 
 def _definition(step: StepRecord) -> dict[str, str]:
-    """Return how a step measured, an option a line."""
+    """Return how a step measured, an option a line: not those that leave its cells comparable."""
+    stage = STAGES.get(step.stage)
+    incidental = {"limit", *(stage.incidental if stage else ())}
     return {
         f"{step.stage}.{name}": _text(value)
         for name, value in step.options.items()
-        if name not in ENUMERATING and value is not None
+        if name not in incidental and value is not None
     }
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
 
 from opsctl.errors import StageError
-from opsctl.playbook.models import Model
-from opsctl.playbook.steps import Collectives
+from opsctl.options import Model
+from opsctl.payload.collectives import CellSpec, Rendezvous, Spec
+from opsctl.quantities import Duration, Size
 from opsctl.results import Cell, StepResult
 from opsctl.stages.advice import advise
-from opsctl.stages.base import Invocation, StageContext
-from opsctl.stages.judging import judge_records
+from opsctl.stages.base import Invocation, Place, Stage, StageContext, needs_free_gpus, only_of, positive
 from opsctl.stages.modelchoice import model_shapes
 from opsctl.stages.models import ModelShapes
+from opsctl.stages.showing import Column, FigureKind, LineChart, Rendering
 from opsctl.stages.topology import parse_topology
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -24,15 +27,48 @@ _GRACE = 60.0
 _PORT = 29511  # of the first host; each group of ranks takes the next one
 
 
+class Collectives(Model):
+    """All-reduce and its kin at the model's own message sizes."""
+
+    model: str = "served"
+    """kimi-k2.5, or `served`: the served model's own config.json, or a path to a config.json on the host."""
+    tokens: tuple[int, ...] = (1, 8, 32)
+    """Tokens in the step: each gives the message size of the model."""
+    ops: tuple[str, ...] = OPS
+    """Which collectives."""
+    sizes: tuple[Size, ...] = ()
+    """Own message sizes in bytes instead of a model's."""
+    world_size: int | None = Field(default=None, ge=1)
+    """Ranks; default: the service's tensor-parallel degree, else all GPUs."""
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
+    """auto: NCCL where the host has CUDA, else gloo."""
+    sweep: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Environment axes, such as {NCCL_PROTO: [default, LL, LL128, Simple]}."""
+    across_hosts: bool = False
+    """One group over all hosts of the playbook, `world-size` ranks on each: they meet at the first one's address."""
+    graphs: Literal["both", "on", "off"] = "both"
+    """Under CUDA graphs, as decode runs them, and without."""
+    repetitions: int = Field(default=200, ge=3)
+    """Measurements of each cell."""
+    smoke_limit: Duration = 60.0
+    """Longest time for one small all-reduce before anything else: a topology that hangs is found early."""
+    limit: Duration = 60 * 60.0
+    """Longest time for the step; the host itself ends it then."""
+
+
 def world_size(options: Collectives, context: StageContext) -> int:
     """Return the number of ranks over all hosts. Raises StageError."""
     return ranks(options, context) * (max(1, len(context.peers)) if options.across_hosts else 1)
 
 
+def known_ranks(options: Collectives, place: Place) -> int | None:
+    """Return the number of ranks of a host; None where nothing says how many."""
+    return options.world_size or place.tensor_parallel or place.host.gpus
+
+
 def ranks(options: Collectives, context: StageContext) -> int:
     """Return the number of ranks of a host. Raises StageError where nothing says how many."""
-    service = context.service
-    found = options.world_size or (service.tensor_parallel if service else None) or context.host.gpus
+    found = known_ranks(options, context)
     if not found:
         raise StageError(
             f"{context.step}: the number of ranks is not known",
@@ -59,9 +95,6 @@ def message_bytes(op: str, tokens: int, shapes: ModelShapes, world: int) -> int:
 
 def _sizes(options: Collectives, context: StageContext, world: int) -> list[tuple[str, int, int | None]]:
     """Return (op, bytes, tokens) of each message."""
-    unknown = [op for op in options.ops if op not in OPS]
-    if unknown:
-        raise StageError(f"{context.step}: no such collective: {', '.join(unknown)}", wanted=", ".join(OPS))
     if options.sizes:
         return [(op, size, None) for op in options.ops for size in dict.fromkeys(options.sizes)]
     shapes = model_shapes(options.model, context, tensor_parallel=world)
@@ -72,8 +105,8 @@ def _sizes(options: Collectives, context: StageContext, world: int) -> list[tupl
     ]
 
 
-def _rendezvous(context: StageContext, each: int) -> dict[str, Any]:
-    """Return where the hosts meet, and how many ranks there are over all of them. Raises StageError."""
+def _rendezvous(context: StageContext) -> Rendezvous:
+    """Return where the hosts meet. Raises StageError."""
     names = [name for name, _ in context.peers]
     if len(names) < 2 or context.host_name not in names:
         raise StageError(
@@ -82,13 +115,7 @@ def _rendezvous(context: StageContext, each: int) -> dict[str, Any]:
             where=context.host_name,
             hint="give the playbook a group of hosts",
         )
-    meeting = {
-        "address": context.peers[0][1],
-        "port": _PORT,
-        "node": names.index(context.host_name),
-        "nodes": len(names),
-    }
-    return {"world_size": each * len(names), "rendezvous": meeting}
+    return Rendezvous(context.peers[0][1], _PORT, names.index(context.host_name), len(names))
 
 
 def _graphs(options: Collectives) -> tuple[str, ...]:
@@ -97,12 +124,62 @@ def _graphs(options: Collectives) -> tuple[str, ...]:
     return {"both": ("on", "off"), "on": ("on",), "off": ("off",)}[options.graphs]
 
 
-class CollectivesStage:
+class CollectivesStage(Stage):
     """One cell a collective, message, graph or not, and setting of the sweep."""
 
-    name: ClassVar[str] = "collectives"
-    options: ClassVar[type[Model]] = Collectives
-    needs: ClassVar[Literal["serving", "nothing", "any"]] = "nothing"
+    name = "collectives"
+    options = Collectives
+    about = "collectives by themselves, and with them any advice on parallelism"
+    figures = (
+        FigureKind("collective.time.p50", "lower", headline=True),
+        FigureKind("collective.time.*", "lower"),
+        FigureKind("collective.*bw", "higher"),
+        FigureKind("*"),
+    )
+    incidental = ("tokens", "sizes", "ops", "sweep", "graphs", "smoke-limit")
+    rendering = Rendering(
+        title="Collectives against message size",
+        short="Collectives",
+        columns=(
+            Column("Operation", axes=("op",)),
+            Column("Size", axes=("bytes",), form="size"),
+            Column("Tokens", axes=("tokens",)),
+            Column("How"),
+            Column("p50, µs", "collective.time.p50", form="spread"),
+            Column("p99, µs", "collective.time.p99"),
+            Column("algbw, GB/s", "collective.algbw"),
+            Column("busbw, GB/s", "collective.busbw"),
+        ),
+        note="algbw = bytes / time; busbw = algbw × 2(n-1)/n for all_reduce and × (n-1)/n for all_gather, "
+        "reduce_scatter and all_to_all, as nccl-tests defines them. Results were checked. A size with tokens is the "
+        "model's own: tokens × hidden × bytes of the type.",
+        charts=(
+            LineChart(
+                "collectives",
+                "Collectives against message size",
+                x=("bytes",),
+                x_title="message size (tokens where it is the model's own)",
+                figures=("collective.time.p50",),
+                y_title="p50, µs",
+                y_log=True,
+                sizes=True,
+                ticks="tokens",
+            ),
+        ),
+    )
+
+    def problems(self, options: Collectives, places: Sequence[Place]) -> Iterable[tuple[str, str]]:
+        """Yield what cannot be measured: GPUs in use, unknown collectives, ranks that nobody counted."""
+        yield from positive("tokens", options.tokens)
+        yield from only_of("ops", options.ops, OPS)
+        if options.backend != "gloo":
+            yield from needs_free_gpus(self.name, places)
+        if options.across_hosts and len(places) == 1:
+            yield "across-hosts", f"wanted a playbook over several hosts, found one: {places[0].host_name}"
+        for place in places:
+            if known_ranks(options, place) is None:
+                ways = "give the step `world-size`, production `tensor-parallel`, or the host `gpus`"
+                yield "", f"the number of ranks on {place.host_name} is not known: {ways}"
 
     def cells(self, options: Collectives, context: StageContext) -> tuple[Cell, ...]:
         """Enumerate. Raises StageError when the ranks or the messages are not known."""
@@ -129,26 +206,26 @@ class CollectivesStage:
 
     def invocation(self, options: Collectives, context: StageContext, cells: Sequence[Cell]) -> Invocation:
         """Say what to run. Raises StageError."""
-        spec: dict[str, Any] = {
-            "world_size": ranks(options, context),
-            "backend": options.backend,
-            **options.model_dump(include={"repetitions", "smoke_limit", "limit"}),
-            "cells": [
-                {
-                    "id": cell.id,
-                    "op": cell.axes["op"],
-                    "bytes": cell.axes["bytes"],
-                    "graph": cell.axes["graph"],
-                    "environment": {name: str(cell.axes[name]) for name in options.sweep if cell.axes[name] != DEFAULT},
-                }
+        where = _rendezvous(context) if options.across_hosts else None
+        spec = Spec(
+            world_size=ranks(options, context) * (where.nodes if where else 1),
+            backend=options.backend,
+            repetitions=options.repetitions,
+            smoke_limit=options.smoke_limit,
+            limit=options.limit,
+            rendezvous=where,
+            cells=tuple(
+                CellSpec(
+                    cell.id,
+                    str(cell.axes["op"]),
+                    int(cell.axes["bytes"]),
+                    str(cell.axes["graph"]),
+                    {name: str(cell.axes[name]) for name in options.sweep if cell.axes[name] != DEFAULT},
+                )
                 for cell in cells
-            ],
-        }
-        if options.across_hosts:
-            spec |= _rendezvous(context, spec["world_size"])
-        return Invocation(
-            payload=self.name, spec=spec, limit=options.limit + _GRACE, exclusive_gpu=options.backend != "gloo"
+            ),
         )
+        return Invocation(stage=self.name, spec=spec, limit=options.limit + _GRACE)
 
     def judge(
         self,
@@ -158,7 +235,7 @@ class CollectivesStage:
         records: Sequence[Mapping[str, Any]],
     ) -> StepResult:
         """Return every cell, and in ``detail`` the topology and, for a model's own messages, the advice."""
-        result = judge_records(self.name, planned, records)
+        result = super().judge(options, context, planned, records)
         topology, findings = _topology(result.environment)
         findings = [*findings, *result.detail.get("findings", ())]
         detail: dict[str, Any] = {"topology": topology, "findings": findings}

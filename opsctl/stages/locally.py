@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opsctl.errors import StageError
-from opsctl.playbook.models import HostEntry
+from opsctl.errors import StageError, UnfitError
+from opsctl.payload import build_zipapp
 from opsctl.results import StepResult
-from opsctl.stages import STAGE_BY_NAME
-from opsctl.stages.base import StageContext
+from opsctl.stages import STAGES
+from opsctl.stages.base import Served, StageContext
 
 _POLL = 0.2
 _GRACE = 30.0
@@ -24,16 +24,55 @@ _GRACE = 30.0
 Progress = Callable[[Mapping[str, Any]], None]
 
 
-def local_context(folder: Path, *, service: Any = None, model_config: Mapping[str, Any] | None = None) -> StageContext:
+@dataclass(frozen=True)
+class LocalHost:
+    """The machine on which opsctl runs."""
+
+    gpus: int | None = None
+
+
+@dataclass(frozen=True)
+class LocalServer:
+    """A model server that is no service of an inventory."""
+
+    url: str
+    model: str
+    api_key_file: str | None = None
+    engine: str = "vllm"
+    tensor_parallel: int | None = None
+    profiler: str | None = None
+    exec_prefix: tuple[str, ...] = ()
+
+
+def find_server(url: str, model: str | None, api_key_file: str | None) -> LocalServer:
+    """Return the server at an address; without ``model`` the first that it lists. Raises UnfitError."""
+    if model is None:
+        from opsctl.payload.errors import PayloadError  # noqa: PLC0415 - httpx, where a server is asked only
+        from opsctl.payload.server import Server  # noqa: PLC0415
+
+        try:
+            with Server(url, api_key_file=api_key_file) as server:
+                models = server.models()
+        except PayloadError as error:
+            raise UnfitError(str(error), hint="name the server with --url, and its key with --api-key-file") from error
+        if not models:
+            raise UnfitError(f"{url} serves no model")
+        model = models[0]
+    return LocalServer(url, model, api_key_file)
+
+
+def local_context(
+    folder: Path, *, server: Served | None = None, model_config: Mapping[str, Any] | None = None
+) -> StageContext:
     """Return the context of a stage that runs here."""
     return StageContext(
         run="local",
         step="bench",
         host_name="this machine",
-        host=HostEntry(transport="local"),
+        host=LocalHost(),
         folder=str(folder),
-        service_name=None if service is None else "server",
-        service=service,
+        service_name=None if server is None else "server",
+        service=server,
         model_config=model_config,
     )
 
@@ -57,25 +96,25 @@ def run_here(
     options: Any,
     context: StageContext,
     *,
-    python: str = sys.executable,
-    payload: Path | None = None,
+    python: str | None = None,
     progress: Progress = lambda _record: None,
 ) -> StepResult:
     """Plan, run and judge a stage here; results are taken up when the folder holds some. Raises StageError.
 
-    ``payload`` is a zipapp for another Python; by default the payload of this installation runs.
+    ``python`` is that of another environment, which gets the zipapp; by default this installation runs.
     """
-    stage = STAGE_BY_NAME[stage_name]
+    stage = STAGES[stage_name]
+    stage.refuse(options, context)
     cells = stage.cells(options, context)
     invocation = stage.invocation(options, context, cells)
     folder = Path(context.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "spec.json").write_text(json.dumps(invocation.spec), encoding="utf-8")
+    (folder / "spec.json").write_bytes(invocation.spec_json())
     results = folder / "results.jsonl"
     start = results.stat().st_size if results.exists() else 0
-    program = [str(payload)] if payload is not None else ["-m", "opsctl.payload"]
-    argv = [python, *program, invocation.payload, "--spec", "spec.json", "--out", "results.jsonl"]
-    with (folder / "stderr").open("wb") as stderr, _running(argv, folder, stderr, invocation.environment) as process:
+    program = ["-m", "opsctl.payload"] if python is None else ["-B", str(build_zipapp(folder))]
+    argv = invocation.argv(python or sys.executable, *program)
+    with (folder / "stderr").open("wb") as stderr, _running(argv, folder, stderr) as process:
         end = time.monotonic() + invocation.limit
         place = start
         while process.poll() is None:
@@ -98,16 +137,13 @@ def run_here(
 
 
 @contextmanager
-def _running(
-    argv: list[str], folder: Path, stderr: Any, environment: Mapping[str, str]
-) -> Iterator[subprocess.Popen[bytes]]:
+def _running(argv: Sequence[str], folder: Path, stderr: Any) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         argv,
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=stderr,
         stderr=stderr,
-        env={**os.environ, **environment},
     )
     try:
         yield process

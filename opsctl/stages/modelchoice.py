@@ -13,7 +13,7 @@ _DEFAULT_RANKS = {KIMI: 8}
 def model_shapes(
     model: str, context: StageContext, *, tensor_parallel: int | None = None, expert_parallel: int = 1
 ) -> ModelShapes:
-    """Return the shapes of a model, at the asked tensor-parallel degree or else the service's.
+    """Return the shapes of a model, at the asked tensor-parallel degree, or else that of what serves or of production.
 
     ``model`` is ``kimi-k2.5``, or anything else for the config.json that the context carries. Raises StageError.
     """
@@ -24,8 +24,7 @@ def model_shapes(
             where=context.host_name,
             hint=f"name a model that is built in ({KIMI}), or give `shapes` or `sizes` of your own",
         )
-    service = context.service
-    ranks = tensor_parallel or (service.tensor_parallel if service else None) or _DEFAULT_RANKS.get(model, 1)
+    ranks = tensor_parallel or context.tensor_parallel or _DEFAULT_RANKS.get(model, 1)
     try:
         return derive(config, name=model, tensor_parallel=ranks, expert_parallel=expert_parallel)
     except ValueError as error:

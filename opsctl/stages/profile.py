@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from pydantic import Field
 
 from opsctl.errors import StageError
-from opsctl.playbook.models import Model
-from opsctl.playbook.steps import Profile
-from opsctl.results import Cell, StepResult
-from opsctl.stages.base import Invocation, StageContext
-from opsctl.stages.judging import judge_records
+from opsctl.options import Model
+from opsctl.payload.profile import CellSpec, Spec
+from opsctl.quantities import Duration
+from opsctl.results import Cell
+from opsctl.stages.base import Invocation, Place, Stage, StageContext, needs_server, positive, served
 from opsctl.stages.models import derive
-from opsctl.stages.serving_benchmark import served
 
 _REQUEST_LIMIT = 600.0
 _FETCH = {
@@ -23,28 +24,78 @@ _FETCH = {
 }
 
 
-def _expected(context: StageContext, ranks: int) -> dict[str, Any]:
-    """Return what a decode step of the served model should hold; nothing where its shapes are not known."""
+class Profile(Model):
+    """Capture torch.profiler traces of steady decode, and verify that they are whole."""
+
+    warmup_requests: int = Field(default=3, ge=0)
+    """Requests before the profiler is switched on."""
+    windows: int = Field(default=3, ge=1)
+    """Captures of each concurrency."""
+    requests: int | None = Field(default=None, ge=1)
+    """Requests in a window, never fewer than the concurrency; default: 5 × concurrency."""
+    input_tokens: int = Field(default=128, ge=1)
+    """Tokens in each prompt."""
+    output_tokens: int = Field(default=32, ge=2)
+    """Tokens generated for each request: decode steps in the window."""
+    concurrency: tuple[int, ...] = (1,)
+    """Requests in flight, one cell each."""
+    with_: Literal["torch", "nsys"] = "torch"
+    """torch: the server's own profiler. nsys: Nsight Systems, which the variant's exec-prefix starts."""
+    flush_limit: Duration = 45 * 60.0
+    """/stop_profile has no limit of its own; 20 minutes were seen."""
+    fetch: Literal["all", "rank0", "none"] = "all"
+    """Which trace files are fetched to the controller; all are analysed on the host."""
+    limit: Duration = 3 * 60 * 60.0
+    """Longest time for the step; the host itself ends it then."""
+
+
+def _expected(context: StageContext, ranks: int) -> tuple[dict[str, int] | None, int | None]:
+    """Return what a decode step of the served model should hold, and bytes of a token; None where not known."""
     if context.model_config is None:
-        return {}
+        return None, None
     try:
         shapes = derive(context.model_config, name="served", tensor_parallel=ranks)
     except ValueError:
-        return {}  # a profile needs no shapes: it only has nothing to compare its counts with
+        return None, None  # a profile needs no shapes: it only has nothing to compare its counts with
     if not shapes.collectives:
-        return {}
-    return {
-        "expected": {plan.op: plan.calls for plan in shapes.collectives},
-        "token_bytes": next(plan.bytes_per_token for plan in shapes.collectives if plan.op == "all_reduce"),
-    }
+        return None, None
+    expected = {plan.op: plan.calls for plan in shapes.collectives}
+    return expected, next(plan.bytes_per_token for plan in shapes.collectives if plan.op == "all_reduce")
 
 
-class ProfileStage:
+class ProfileStage(Stage):
     """One cell a concurrency and window."""
 
-    name: ClassVar[str] = "profile"
-    options: ClassVar[type[Model]] = Profile
-    needs: ClassVar[Literal["serving", "nothing", "any"]] = "serving"
+    name = "profile"
+    options = Profile
+    about = "what a decode step is made of"
+    figures = ()
+    incidental = ("concurrency", "flush-limit", "fetch")
+    profiled = True
+
+    def problems(self, options: Profile, places: Sequence[Place]) -> Iterable[tuple[str, str]]:
+        """Yield what cannot be profiled: no server, or one without the profiler."""
+        yield from needs_server(self.name, places)
+        yield from positive("concurrency", options.concurrency)
+        for place in places:
+            if place.service is not None and place.tensor_parallel is None:
+                yield (
+                    "",
+                    f"the ranks of `{place.service_name}` are not known: give it `tensor-parallel` in the inventory",
+                )
+        for place in places[:1]:
+            if place.service is None:
+                continue
+            if options.with_ == "torch" and place.service.profiler is None:
+                yield (
+                    "",
+                    f"service `{place.service_name}` has no profiler: serve a variant of it with `profiler: torch`",
+                )
+            if options.with_ == "nsys" and not any("nsys" in word for word in place.service.exec_prefix):
+                yield (
+                    "with",
+                    f"service `{place.service_name}` does not run under nsys: give a variant `exec-prefix: [nsys, …]`",
+                )
 
     def cells(self, options: Profile, context: StageContext) -> tuple[Cell, ...]:
         """Enumerate windows of each concurrency."""
@@ -56,9 +107,8 @@ class ProfileStage:
 
     def invocation(self, options: Profile, context: StageContext, cells: Sequence[Cell]) -> Invocation:
         """Say what to run. Raises StageError when the ranks or the folder of the traces are not known."""
-        url, model = served(context)
-        service = context.service
-        ranks = service.tensor_parallel if service else None
+        url, model, key_file = served(context)
+        ranks = context.tensor_parallel
         if ranks is None:
             raise StageError(
                 f"{context.step}: the number of ranks of {context.service_name} is not known",
@@ -71,30 +121,25 @@ class ProfileStage:
                 where=context.host_name,
                 hint="profile a variant with `profiler: torch`: production runs without",
             )
-        spec = {
-            "url": url,
-            "model": model,
-            "api_key_file": service.api_key_file if service else None,
-            "engine": service.engine.value if service else "vllm",
-            "trace_dir": context.trace_dir,
-            "ranks": ranks,
-            "with": options.with_,
-            "request_limit": _REQUEST_LIMIT,
-            **options.model_dump(
-                include={"warmup_requests", "requests", "input_tokens", "output_tokens", "flush_limit", "limit"}
-            ),
-            **_expected(context, ranks),
-            "cells": [{"id": cell.id, **cell.axes} for cell in cells],
-        }
+        expected, token_bytes = _expected(context, ranks)
+        spec = Spec(
+            url=url,
+            model=model,
+            api_key_file=key_file,
+            engine=str(context.service.engine) if context.service else "vllm",
+            trace_dir=context.trace_dir,
+            ranks=ranks,
+            profiler=options.with_,
+            warmup_requests=options.warmup_requests,
+            requests=options.requests,
+            input_tokens=options.input_tokens,
+            output_tokens=options.output_tokens,
+            flush_limit=options.flush_limit,
+            request_limit=_REQUEST_LIMIT,
+            limit=options.limit,
+            expected=expected,
+            token_bytes=token_bytes,
+            cells=tuple(CellSpec(cell.id, int(cell.axes["concurrency"]), int(cell.axes["window"])) for cell in cells),
+        )
         collect = ("trace-*.json", *_FETCH[options.fetch])
-        return Invocation(payload=self.name, spec=spec, limit=options.limit, collect=collect)
-
-    def judge(
-        self,
-        options: Profile,
-        context: StageContext,
-        planned: Sequence[Cell],
-        records: Sequence[Mapping[str, Any]],
-    ) -> StepResult:
-        """Return every window. Profiled numbers are slow numbers: the result says that it is profiled."""
-        return judge_records(self.name, planned, records, profiled=True)
+        return Invocation(stage=self.name, spec=spec, limit=options.limit, collect=collect)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from opsctl.trace.rank import RankResult
+from opsctl.trace.names import coordinates
+from opsctl.trace.rank import CollectiveCalls, RankResult
 
 _CLOCKS_DIFFER_NS = 1_000_000
 
@@ -28,23 +29,26 @@ class Team:
 
 @dataclass
 class Skew:
-    """One operation over all ranks, in ns over all steady steps.
+    """One operation over all ranks, in ns.
 
-    ``communication`` adds up each call's minimum over ranks. ``skew`` adds up the rest, as the mean over ranks;
-    None where there is one rank, or where the ranks' calls do not match. ``last`` counts for each rank in how
-    many calls it was the last to arrive: it waits least, so its own call is the shortest.
+    ``communication`` adds up each call's minimum over ranks. ``waiting`` adds up the rest (straggler wait), as the
+    mean over ranks; None where there is one rank, or where the ranks' calls do not match. ``starts`` adds up the time
+    between the first and the last rank's start. ``last`` counts for each rank in how many calls it alone was the last
+    to arrive: it waits least, so its own call is the shortest.
     """
 
     communication: int
-    skew: float | None
+    waiting: float | None
     calls: int
     steps: int
+    starts: int = 0
     last: Counter[int] = field(default_factory=Counter)
 
 
 def match_ranks(results: Sequence[RankResult], world_size: int | None) -> Team:
     """Choose one file a rank; name the missing, the doubled and the odd ones."""
     candidates = [result for result in results if not result.front_end and (result.sum or result.rank is not None)]
+    renumbered = _number_by_coordinates(candidates)
     team = Team([])
     by_rank: dict[int, list[RankResult]] = {}
     for result in candidates:
@@ -66,9 +70,23 @@ def match_ranks(results: Sequence[RankResult], world_size: int | None) -> Team:
             team.findings.append(
                 "no file says which rank it is: each is taken for a rank of its own, in order of names"
             )
-    team.findings.extend(_missing(by_rank, candidates, world_size))
+    team.findings.extend([] if renumbered and world_size is None else _missing(by_rank, candidates, world_size))
     team.findings.extend(_other_counts(team.members))
     return team
+
+
+def _number_by_coordinates(candidates: Sequence[RankResult]) -> bool:
+    """Number ranks in the order of their names' coordinates where the files' own numbers repeat; return whether so.
+
+    Each data-parallel replica numbers its ranks from 0, and SGLang's names tell places, no ranks.
+    """
+    own = [coordinates(result.path.name) for result in candidates]
+    ranks = [result.rank for result in candidates]
+    if len(set(own)) < len(own) or not all(own) or (None not in ranks and len(set(ranks)) == len(ranks)):
+        return False
+    for rank, (_, result) in enumerate(sorted(zip(own, candidates), key=lambda pair: pair[0])):
+        result.rank = rank
+    return True
 
 
 def _missing(
@@ -116,13 +134,11 @@ def clock_offsets(team: Team) -> dict[int, float]:
     if reference is None:
         return offsets
     for place, member in enumerate(team.members):
-        differences = []
-        for operation, calls in reference.collectives.items():
-            other = member.collectives.get(operation)
-            pairs = _matched([calls.ends, other.ends], [reference, member]) if other else None
-            if pairs:
-                for ours, theirs in pairs:
-                    differences.append((theirs + member.base_ns) - (ours + reference.base_ns))
+        differences = [
+            (theirs[0] + theirs[1] + member.base_ns) - (ours[0] + ours[1] + reference.base_ns)
+            for operation in reference.collectives
+            for ours, theirs in _matched(operation, [reference, member])
+        ]
         if differences:
             offsets[place] = float(median(differences))
     return offsets
@@ -138,29 +154,29 @@ def odd_clocks(team: Team, offsets: dict[int, float]) -> list[str]:
     ]
 
 
-def skew_of(team: Team, operation: str) -> Skew | None:
+def skew_of(team: Team, operation: str, offsets: dict[int, float]) -> Skew | None:
     """Return what an operation cost, and what of that was waiting, over the ranks whose calls match."""
     reference = team.reference
     if reference is None or operation not in reference.collectives:
         return None
-    own = reference.collectives[operation]
-    flat = [duration for step in own.durations for duration in step]
-    alone = Skew(sum(flat), None, len(flat), len(reference.steady))
     able = [(place, m) for place, m in enumerate(team.members) if operation in m.collectives]
-    if len(able) < 2:
-        return alone
-    rows = _matched([m.collectives[operation].durations for _, m in able], [m for _, m in able])
+    rows = _matched(operation, [member for _, member in able]) if len(able) > 1 else []
     if not rows:
-        return alone
-    steps = min(len(m.steady) for _, m in able)
-    found = Skew(0, 0.0, len(rows), steps)
+        flat = [duration for _, duration in _matched_alone(reference, operation)]
+        return Skew(sum(flat), None, len(flat), len(reference.steady))
+    found = Skew(0, 0.0, len(rows), min(len(m.steady) for _, m in able))
     waited = 0
+    known = [(column, place, m) for column, (place, m) in enumerate(able) if place in offsets]
     for row in rows:
-        least = min(row)
+        durations = [duration for _, duration in row]
+        least = min(durations)
         found.communication += least
-        waited += sum(row) - least * len(row)
-        found.last[_label(team, able[row.index(least)][0])] += 1
-    found.skew = waited / len(able)
+        waited += sum(durations) - least * len(durations)
+        if durations.count(least) == 1:
+            found.last[_label(team, able[durations.index(least)][0])] += 1
+        starts = [row[column][0] + m.base_ns - round(offsets[place]) for column, place, m in known]
+        found.starts += max(starts) - min(starts) if starts else 0
+    found.waiting = waited / len(able)
     return found
 
 
@@ -169,19 +185,37 @@ def _label(team: Team, place: int) -> int:
     return place if rank is None else rank
 
 
-def _matched(tables: Sequence[Sequence[Sequence[int]]], members: Sequence[RankResult]) -> list[tuple[int, ...]]:
-    """Return rows of the same call on each member, over the steps that all of them call steady.
+def _matched_alone(member: RankResult, operation: str) -> list[tuple[int, int]]:
+    return [call[0] for call in _matched(operation, [member])]
 
-    Members may have dropped different numbers of first steps: steps are matched by their number from the
-    start. Empty where the members hold different numbers of steps, or of calls in one.
+
+def _matched(operation: str, members: Sequence[RankResult]) -> list[tuple[tuple[int, int], ...]]:
+    """Return rows of the same call on each member, as (start, duration), over the steps that all of them call steady.
+
+    Members may have dropped different numbers of first steps: steps are matched by their number from the start. Without
+    steps the calls of the whole file are matched in order. Empty where the members hold different numbers of steps, or
+    of calls in one.
     """
-    if len({_step_count(member) for member in members}) != 1:
+    calls = [member.collectives.get(operation) for member in members]
+    if any(own is None for own in calls) or len({_step_count(member) for member in members}) != 1:
         return []
     dropped = max(member.dropped for member in members)
-    rows: list[tuple[int, ...]] = []
-    steady = [table[dropped - member.dropped :] for table, member in zip(tables, members, strict=True)]
-    for step in zip(*steady, strict=True):
-        if len({len(calls) for calls in step}) != 1:
+    rows: list[tuple[tuple[int, int], ...]] = []
+    tables = [_by_step(own, member, dropped - member.dropped) for own, member in zip(calls, members) if own]
+    for step in zip(*tables):
+        if len({len(own) for own in step}) != 1:
             return []
-        rows.extend(zip(*step, strict=True))
+        rows.extend(zip(*step))
     return rows
+
+
+def _by_step(calls: CollectiveCalls, member: RankResult, left_out: int) -> list[list[tuple[int, int]]]:
+    """Return (start, duration) of the calls of each steady step after the first ``left_out``; without steps, of all."""
+    pairs = zip(calls.starts, calls.durations)
+    if not member.steady:
+        return [list(pairs)]
+    table: list[list[tuple[int, int]]] = [[] for _ in member.steady]
+    for step, pair in zip(calls.steps, pairs):
+        if step >= 0:
+            table[step].append(pair)
+    return table[left_out:]

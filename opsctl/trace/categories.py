@@ -12,6 +12,11 @@ from opsctl.errors import TraceError
 OTHER = "other"
 COMMUNICATION = "communication"
 _DEVICE_COPIES = {"gpu_memcpy", "gpu_memset", "memcpy", "memset"}
+_SAID = (
+    ("allreduce", "all_reduce"), ("reducescatter", "reduce_scatter"), ("allgather", "all_gather"),
+    ("alltoall", "all_to_all"), ("broadcast", "broadcast"), ("barrier", "barrier"), ("send", "send_recv"),
+    ("recv", "send_recv"), ("reduce", "reduce"), ("gather", "gather"), ("scatter", "scatter"),
+)  # fmt: skip
 _CATEGORY = re.compile(r"([a-z][a-z_-]*):")
 _PATTERN = re.compile(r"  - '((?:[^']|'')+)'")
 
@@ -72,6 +77,12 @@ class Categories:
 
 def _first(table: Mapping[str, list[re.Pattern[str]]], name: str) -> str | None:
     return next((key for key, patterns in table.items() if any(pattern.search(name) for pattern in patterns)), None)
+
+
+def operation_said(text: str) -> str | None:
+    """Return the operation that the profiler's words mean (``_allgather_base``, ``nccl:all_to_all``)."""
+    plain = text.lower().replace("_", "")
+    return next((operation for word, operation in _SAID if word in plain), None)
 
 
 @lru_cache(maxsize=1)

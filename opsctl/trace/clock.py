@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from opsctl.trace.document import BesideTheClock, Steps, mean_of
 
 
 @dataclass(frozen=True)
@@ -19,14 +20,10 @@ class Tpot:
     source: str = "given by hand"
 
 
-def beside_the_clock(
-    tpot: Tpot | None, *, wall_us: float | None, busy_us: float | None, sum_us: float | None
-) -> dict[str, Any] | None:
-    """Return the figures beside each other and what explains their differences, None where no TPOT is known.
-
-    ``wall_us``, ``busy_us`` and ``sum_us`` are means a steady step in the trace.
-    """
-    if tpot is None or (tpot.off_us, tpot.armed_us, tpot.capturing_us) == (None, None, None):
+def beside_the_clock(tpot: Tpot, steps: Steps) -> BesideTheClock | None:
+    """Return the figures beside each other and what explains their differences, None where no TPOT is known."""
+    wall_us, busy_us, sum_us = (mean_of(times) for times in (steps.wall_us, steps.busy_us, steps.sum_us))
+    if (tpot.off_us, tpot.armed_us, tpot.capturing_us) == (None, None, None):
         return None
     lines = []
     if sum_us is not None and busy_us is not None and sum_us > busy_us:
@@ -52,16 +49,16 @@ def beside_the_clock(
             f"the device is busy for longer in the trace ({_ms(busy_us)}) than a whole token takes without it "
             f"({_ms(tpot.off_us)}): kernels themselves ran slower under capture"
         )
-    return {
-        "tpot_off_us": tpot.off_us,
-        "tpot_armed_us": tpot.armed_us,
-        "tpot_capturing_us": tpot.capturing_us,
-        "source": tpot.source,
-        "step_wall_us": wall_us,
-        "step_busy_us": busy_us,
-        "step_sum_us": sum_us,
-        "explanation": lines,
-    }
+    return BesideTheClock(
+        source=tpot.source,
+        tpot_off_us=tpot.off_us,
+        tpot_armed_us=tpot.armed_us,
+        tpot_capturing_us=tpot.capturing_us,
+        step_wall_us=wall_us,
+        step_busy_us=busy_us,
+        step_sum_us=sum_us,
+        explanation=tuple(lines),
+    )
 
 
 def _cost(what: str, before: float, after: float) -> str:

@@ -12,15 +12,15 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Optional
 
 from opsctl.trace.events import WINDOW_END, Columns, Message, Role, role_of
 from opsctl.trace.speedups import optional
 from opsctl.trace.text import lane_text, name_text, nanoseconds, printable
 
-_GAP = re.compile(rb"\}\s*,\s*\{")
+GAP = re.compile(rb"\}\s*,\s*\{")
 _KEYS = rb'"(?:ph|cat|name|pid|tid|ts|dur|args|id|s|bp)"\s*:'
-_LIKELY_GAP = re.compile(rb"(?<=\})\s*,\s*(?=\{\s*" + _KEYS + rb")")
+LIKELY_GAP = re.compile(rb"(?<=\})\s*,\s*(?=\{\s*" + _KEYS + rb")")
 _END_OF_ARRAY = re.compile(rb"\s*\]")
 _TRIES = 4
 _MERGED_AT_MOST = 8
@@ -31,8 +31,8 @@ _FIELD = {
     "name": re.compile(rb'"name"\s*:\s*"(.*?)"\s*(?:,\s*' + _KEYS + rb"|\}\s*$)", re.DOTALL),
     "pid": re.compile(rb'"pid"\s*:\s*(-?\d+|"[^"]*")'),
     "tid": re.compile(rb'"tid"\s*:\s*(-?\d+|"[^"]*")'),
-    "ts": re.compile(rb'"ts"\s*:\s*([-+.\deE]+)'),
-    "dur": re.compile(rb'"dur"\s*:\s*([-+.\deE]+)'),
+    "ts": re.compile(rb'"ts"\s*:\s*("?[-+.\deE]+)'),
+    "dur": re.compile(rb'"dur"\s*:\s*("?[-+.\deE]+)'),
     "correlation": re.compile(rb'"correlation"\s*:\s*(\d+)'),
 }
 _role_of = lru_cache(maxsize=1024)(role_of)
@@ -46,7 +46,9 @@ class _Wanted(dict[tuple[str, str], bool]):
         self.columns = columns
 
     def __missing__(self, key: tuple[str, str]) -> bool:
-        self[key] = wanted = key[0] == "i" or _role_of(*key) in self.columns.roles
+        # An old file's operators are looked at: a marker of a step may be among them.
+        old = key[0] == "X" and key[1].lower() == "operator"
+        self[key] = wanted = key[0] == "i" or old or _role_of(*key) in self.columns.roles
         return wanted
 
 
@@ -67,14 +69,16 @@ def _strict_decoder(wanted: _Wanted) -> Callable[[bytes], list[Any]]:
             ("collective", Any, msgspec.field(name="Collective name", default=None)),
             ("elements", Any, msgspec.field(name="In msg nelems", default=None)),
             ("dtype", Any, None),
-            ("group", Any, msgspec.field(name="Group size", default=None)),
+            ("size", Any, msgspec.field(name="Group size", default=None)),
+            ("received", Any, msgspec.field(name="Out msg nelems", default=None)),
+            ("group", Any, msgspec.field(name="Process Group Name", default=None)),
         ],
     )
     event = msgspec.defstruct(
         "Event",
         [("ph", str, ""), ("cat", str, ""), ("name", str, "")]
         + [(field, raw, blank) for field in ("pid", "tid", "ts", "dur")]
-        + [("args", arguments | None, None)],
+        + [("args", Optional[arguments], None)],
     )
     decoder = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
 
@@ -129,7 +133,13 @@ def _as_spelled(value: Any) -> bytes:
     return value.encode() if isinstance(value, _Number) else json.dumps(value).encode()
 
 
-_ARGUMENTS = {"collective": "Collective name", "elements": "In msg nelems", "group": "Group size"}
+_ARGUMENTS = {
+    "collective": "Collective name",
+    "elements": "In msg nelems",
+    "size": "Group size",
+    "received": "Out msg nelems",
+    "group": "Process Group Name",
+}
 
 
 def _argument(arguments: Any, name: str) -> Any:
@@ -178,12 +188,12 @@ class Decoder:
 
     def _cuts(self, text: bytes) -> Iterator[re.Match[bytes]]:
         """Yield the last few places at which two events may meet, the last first."""
-        found = list(_GAP.finditer(text, max(0, len(text) - _LOOK_BACK)))
+        found = list(GAP.finditer(text, max(0, len(text) - _LOOK_BACK)))
         yield from found[: -_TRIES - 1 : -1]
 
     def _walk(self, text: bytes, *, last: bool) -> bytes:
         """Take events one by one; return the text of the one that is not whole yet."""
-        pieces = _LIKELY_GAP.split(text)
+        pieces = LIKELY_GAP.split(text)
         at = 0
         while at < len(pieces):
             is_last = at == len(pieces) - 1
@@ -264,7 +274,7 @@ class Decoder:
         if event is None:
             return
         phase, category, name, pid, tid, ts, duration, arguments = event
-        role = _role_of(phase, category)
+        role = _role_of(phase, category, name if category in ("Operator", "operator") else "")
         if role not in columns.roles:
             if name == WINDOW_END:
                 columns.window_end = True
@@ -273,6 +283,7 @@ class Decoder:
         if start is None or length is None:
             columns.unreadable += 1
             return
+        columns.quoted_times += ts[:1] == b'"' or duration[:1] == b'"'
         correlation = _argument(arguments, "correlation")
         number = columns.name_id(category, printable(name))
         lane = self._lane(pid, tid)
@@ -281,10 +292,11 @@ class Decoder:
         if role is Role.DEVICE and self._collectives(category, name):
             op, elements = _argument(arguments, "collective"), _argument(arguments, "elements")
             if isinstance(op, str) and type(elements) is int:
-                dtype, group = _argument(arguments, "dtype"), _argument(arguments, "group")
-                columns.messages[start, lane, number] = Message(
-                    op, elements, dtype if isinstance(dtype, str) else "", group if type(group) is int else 0
-                )
+                texts = [_argument(arguments, key) for key in ("dtype", "group")]
+                dtype, group = (text if isinstance(text, str) else "" for text in texts)
+                counts = [_argument(arguments, key) for key in ("size", "received")]
+                size, received = (count if type(count) is int else 0 for count in counts)
+                columns.messages[start, lane, number] = Message(op, elements, dtype, size, received, group)
 
     def _lane(self, pid: bytes, tid: bytes) -> int:
         lane = self._lanes.get((pid, tid))
@@ -306,6 +318,7 @@ class Decoder:
             return
         name, valid = name_text(found["name"])
         columns.bad_names += not valid
+        columns.picked += valid
         columns.spans[role].add(
             columns.name_id(found["cat"].decode("utf-8", "replace"), name),
             self._lane(found.get("pid", b""), found.get("tid", b"")),

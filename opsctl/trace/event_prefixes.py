@@ -71,7 +71,7 @@ class Heads(dict[bytes, int]):
         length, last = end - begin, len(words) - 1
         slot = length.astype(np.uint64) * _MIX[0]
         # A name's beginning, middle and end, and the thread or stream.
-        for place, factor in zip((begin + 40, begin + (length >> 1), end - 32, end - 10), _MIX[1:], strict=True):
+        for place, factor in zip((begin + 40, begin + (length >> 1), end - 32, end - 10), _MIX[1:]):
             slot ^= words[np.minimum(place, last)] * factor
         slot >>= _SLOT_SHIFT
         guess = self._guesses[slot]
@@ -105,12 +105,12 @@ class Heads(dict[bytes, int]):
                 raise Unfamiliar
             return 0
         category = (match["cat"] or b"").decode("utf-8", "replace")
-        role = role_of(match["ph"].decode("latin-1"), category)
+        name, valid = name_text(match["name"])
+        role = role_of(match["ph"].decode("latin-1"), category, name)
         # Heads that never come again (a name of its own for every event) are not remembered for ever.
         remembered = len(self) < _MOST_HEADS
         number = len(self.role)
         if role in self.columns.roles:
-            name, valid = name_text(match["name"])
             self.role.append(role)
             self.name.append(self.columns.name_id(category, name))
             self.lane.append(self.columns.lane_id(lane_text(match["pid"]), lane_text(match["tid"])))

@@ -7,9 +7,10 @@ order of events, on the reader, or on what is installed.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
+
+from opsctl.trace.markers import read_marker
 
 
 class Role(IntEnum):
@@ -26,7 +27,7 @@ class Role(IntEnum):
     """An operator on the host (``cpu_op``)."""
 
 
-_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
+_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events", "hpu_op"}
 _ROLES = {
     "user_annotation": Role.ANNOTATION,
     "annotation": Role.ANNOTATION,
@@ -37,8 +38,11 @@ _ROLES = {
 WINDOW_END = "Record Window End"
 
 
-def role_of(phase: str, category: str) -> Role:
-    """Return the role of an event by its ``ph`` and ``cat`` (torch before 1.12 wrote ``Kernel``, ``Operator``)."""
+def role_of(phase: str, category: str, name: str = "") -> Role:
+    """Return the role of an event by its ``ph`` and ``cat`` (torch before 1.12 wrote ``Kernel``, ``Operator``).
+
+    Old Kineto wrote markers of steps as operators, so there the name tells.
+    """
     if phase != "X":
         return Role.IGNORED
     lower = category.lower()
@@ -46,6 +50,8 @@ def role_of(phase: str, category: str) -> Role:
         return Role.DEVICE
     if lower.endswith(("_runtime", "_driver")):
         return Role.LAUNCH
+    if lower == "operator" and read_marker(name) is not None:
+        return Role.ANNOTATION
     return _ROLES.get(lower, Role.IGNORED)
 
 
@@ -70,15 +76,23 @@ class Spans:
         self.duration.append(duration)
         self.correlation.append(correlation)
 
+    def remove(self, places: set[int]) -> None:
+        """Take out the events at the given places."""
+        for column in (self.name, self.lane, self.start, self.duration, self.correlation):
+            kept = [value for place, value in enumerate(column) if place not in places]
+            column[:] = array(column.typecode, kept)
+
 
 @dataclass(frozen=True)
 class Message:
-    """What a collective's kernel says of itself: the op, elements, their type, ranks in the group."""
+    """What a collective's kernel says of itself: the op, elements sent, their type, ranks, elements received, group."""
 
     op: str
     elements: int
     dtype: str
     group_size: int
+    received: int = 0
+    group: str = ""
 
 
 @dataclass
@@ -95,6 +109,10 @@ class Columns:
     window_end: bool = False
     unreadable: int = 0
     """Events of which nothing could be used."""
+    quoted_times: int = 0
+    """Kept events whose time is a string."""
+    picked: int = 0
+    """Events that are no JSON, of which the fields needed were read by name."""
     bad_names: int = 0
     """Kept events whose name was not valid JSON text."""
     roles: frozenset[Role] = frozenset({Role.DEVICE, Role.LAUNCH, Role.ANNOTATION})
@@ -113,11 +131,6 @@ class Columns:
     def lane_id(self, pid: str, tid: str) -> int:
         """Return the number that stands for a stream or a thread."""
         return _intern(self.lanes, self._lane_ids, (pid, tid))
-
-    def device_lanes(self, categories: Iterable[str] = ("kernel",)) -> set[int]:
-        """Return the lanes on which device work of the given kinds ran."""
-        wanted = {index for index, (category, _) in enumerate(self.names) if category.lower() in set(categories)}
-        return {lane for name, lane in zip(self.device.name, self.device.lane, strict=True) if name in wanted}
 
 
 def _intern(table: list[tuple[str, str]], ids: dict[tuple[str, str], int], key: tuple[str, str]) -> int:

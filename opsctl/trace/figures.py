@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import isqrt
 from statistics import median
 
+from opsctl.trace.document import Times
+
 _DIGITS = 3
 
 
@@ -39,9 +41,9 @@ class Spread:
         """Return the standard error of the mean over the mean: how far the mean may be off, as a share of it."""
         return self.cv / self.count**0.5 if self.count else 0.0
 
-    def document(self) -> dict[str, float]:
-        """Return the spread in µs for the JSON document."""
-        return {"p50": us(self.p50), "mean": us(self.mean), "cv": round(self.cv, 6)}
+    def times(self) -> Times:
+        """Return the spread in µs for the document."""
+        return Times(us(self.p50), us(self.mean), round(self.cv, 6))
 
 
 def spread(values: Sequence[int]) -> Spread:

@@ -1,44 +1,25 @@
-"""Which files a person means, and the files of a folder that are traces."""
+"""The answer of an analysis in a sentence or two."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from opsctl.trace.document import TraceAnalysis
+from opsctl.trace.markers import OTHER_KIND
 
-from opsctl.errors import TraceError
-
-_ENDINGS = (".json", ".json.gz")
-_SURE = ("trace.json", "trace.json.gz")
+_NAMED = 3
 
 
-def trace_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the trace files that ``paths`` (files, folders) name, each once, sorted by name.
-
-    Of a folder, the files that end in ``trace.json[.gz]``, or else in ``.json[.gz]``; or else those of its
-    subfolders. Raises TraceError where a path does not exist or nothing is found.
-    """
-    found: dict[Path, None] = {}
-    for path in paths:
-        if path.is_dir():
-            found.update(dict.fromkeys(_in_folder(path)))
-        elif path.exists():
-            found[path] = None
-        else:
-            raise TraceError(f"there is no {path}", hint="name a trace file, or a folder of .pt.trace.json.gz files")
-    if not found:
-        raise TraceError(
-            "no trace files",
-            wanted="files that end in .pt.trace.json.gz, .json.gz or .json",
-            where=", ".join(map(str, paths)),
-            hint="a server writes them when /stop_profile returns; check torch_profiler_dir",
-        )
-    return sorted(found, key=lambda path: (path.name, str(path)))
-
-
-def _in_folder(folder: Path) -> Iterable[Path]:
-    for candidates in (sorted(folder.iterdir()), sorted(folder.rglob("*"))):
-        files = [path for path in candidates if path.name.endswith(_ENDINGS) and path.is_file()]
-        sure = [path for path in files if path.name.endswith(_SURE)]
-        if sure or files:
-            return sure or files
-    return []
+def sentence(analysis: TraceAnalysis) -> str:
+    """Return what a step takes and what the device is busy with; without steps, what the whole window was busy with."""
+    shares = ", ".join(f"{row.name} {row.share_of_busy:.1%}" for row in analysis.categories[:_NAMED])
+    steps, kind = analysis.main, analysis.kind
+    if steps.wall_us is None or steps.busy_us is None or steps.idle_us is None or steps.sum_us is None:
+        busy, window = analysis.busy_us / 1000, analysis.window_us / 1000
+        return f"No steps could be told apart. Busy {busy:,.3f} ms of {window:,.3f} ms: {shares}."
+    what = f"{steps.count} steps of unknown kind" if kind == OTHER_KIND else f"{steps.count} {kind} steps"
+    batch = f" of batch {steps.batch}" if steps.batch is not None else ""
+    doubt = "" if steps.verdict == "steady" else " (inconclusive)"
+    return (
+        f"{what}{batch}: {steps.wall_us.mean / 1000:,.3f} ms a step on average{doubt}, "
+        f"busy {steps.busy_us.mean / 1000:,.3f} ms ({shares} of it), idle {steps.idle_us.mean / 1000:,.3f} ms; "
+        f"kernels add up to {steps.sum_us.mean / 1000:,.3f} ms, which can exceed wall time where streams overlap."
+    )

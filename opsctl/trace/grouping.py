@@ -18,7 +18,7 @@ def totals(keys: Sequence[int], values: Sequence[int] | None, size: int) -> list
     np = optional("numpy")
     if np is None:
         sums = [0] * size
-        for key, value in zip(keys, [1] * len(keys) if values is None else values, strict=True):
+        for key, value in zip(keys, [1] * len(keys) if values is None else values):
             if 0 <= key < size:
                 sums[key] += value
         return sums
@@ -46,7 +46,7 @@ def extents(keys: Sequence[int], start: Sequence[int], duration: Sequence[int]) 
     np = optional("numpy")
     found: dict[int, tuple[int, int]] = {}
     if np is None:
-        for key, begin, length in zip(keys, start, duration, strict=True):
+        for key, begin, length in zip(keys, start, duration):
             first, last = found.get(key, (begin, begin + length))
             found[key] = min(first, begin), max(last, begin + length)
         return {key: extent for key, extent in found.items() if key >= 0}
@@ -62,7 +62,7 @@ def extents(keys: Sequence[int], start: Sequence[int], duration: Sequence[int]) 
         index, begin, end = index[order], begin[order], end[order]
     edges = np.flatnonzero(np.diff(index, prepend=-1))
     firsts, lasts = np.minimum.reduceat(begin, edges), np.maximum.reduceat(end, edges)
-    return dict(zip(index[edges].tolist(), zip(firsts.tolist(), lasts.tolist(), strict=True), strict=True))
+    return dict(zip(index[edges].tolist(), zip(firsts.tolist(), lasts.tolist())))
 
 
 def totals_of_pairs(
@@ -72,7 +72,7 @@ def totals_of_pairs(
     np = optional("numpy")
     sums: dict[tuple[int, int], int] = {}
     if np is None:
-        for pair, value in zip(zip(outer, inner, strict=True), values, strict=True):
+        for pair, value in zip(zip(outer, inner), values):
             if pair[0] >= 0:
                 sums[pair] = sums.get(pair, 0) + value
         return sums
@@ -88,7 +88,7 @@ def totals_of_pairs(
         found, inverse = np.unique(keys, return_inverse=True)
         result = exact_sums(np, inverse, own, len(found))
     pairs: list[tuple[int, int]] = [divmod(key, inner_size) for key in found.tolist()]
-    return dict(zip(pairs, map(int, result.tolist()), strict=True))
+    return dict(zip(pairs, map(int, result.tolist())))
 
 
 def pick(column: Sequence[int], index: Sequence[int]) -> Sequence[int]:
@@ -104,7 +104,7 @@ def where_known(known: Sequence[int], column: Sequence[int]) -> Sequence[int]:
     """Return the column, -1 where ``known`` is below 0."""
     np = optional("numpy")
     if np is None:
-        return [value if key >= 0 else -1 for key, value in zip(known, column, strict=True)]
+        return [value if key >= 0 else -1 for key, value in zip(known, column)]
     values: Sequence[int] = np.where(np.asarray(known, dtype=np.int64) >= 0, np.asarray(column, dtype=np.int64), -1)
     return values
 
@@ -133,3 +133,20 @@ def look_up(table: Mapping[int, int], keys: Sequence[int], absent: int) -> Seque
     place = np.minimum(np.searchsorted(known, own), len(known) - 1)
     found: Sequence[int] = np.where(known[place] == own, said[place], absent)[np.cumsum(first) - 1]
     return found
+
+
+def where_equal(keys: Sequence[int], others: Sequence[int]) -> Sequence[int]:
+    """Return the keys, -1 where ``others`` holds another one."""
+    np = optional("numpy")
+    if np is None:
+        return [key if key == other else -1 for key, other in zip(keys, others)]
+    values: Sequence[int] = np.where(np.asarray(keys) == np.asarray(others), np.asarray(keys), -1)
+    return values
+
+
+def differ(keys: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether two columns of the same length differ anywhere."""
+    np = optional("numpy")
+    if np is None:
+        return any(key != other for key, other in zip(keys, others))
+    return bool((np.asarray(keys) != np.asarray(others)).any())

@@ -6,6 +6,7 @@ there is none) are equal, and do not depend on the order in which events stand i
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,32 @@ def occupancy(intervals: Intervals, groups: int, kinds: int) -> list[Occupancy]:
     return _occupancy_numpy(np, intervals, groups, kinds)
 
 
+def clipped(
+    start: Sequence[int], duration: Sequence[int], begins: Sequence[int], ends: Sequence[int]
+) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]:
+    """Cut intervals to windows, which are sorted and never overlap; what lies in several windows is split.
+
+    Returns columns: the window's place, the interval's place, start and duration of the part.
+    """
+    np = optional("numpy")
+    if np is None:
+        rows = [
+            (window, place, max(begin, begins[window]), min(begin + length, ends[window]))
+            for place, (begin, length) in enumerate(zip(start, duration))
+            for window in range(bisect_right(ends, begin), bisect_left(begins, begin + length))
+        ]
+        columns = list(zip(*rows)) or [(), (), (), ()]
+        return columns[0], columns[1], columns[2], [end - begin for begin, end in zip(columns[2], columns[3])]
+    begin, length = np.asarray(start, dtype=np.int64), np.asarray(duration, dtype=np.int64)
+    opens, closes = np.asarray(begins, dtype=np.int64), np.asarray(ends, dtype=np.int64)
+    first = np.searchsorted(closes, begin, side="right")
+    count = np.maximum(np.searchsorted(opens, begin + length, side="left") - first, 0)
+    piece = np.repeat(np.arange(len(begin)), count)
+    window = np.arange(len(piece)) - np.repeat(np.cumsum(count) - count - first, count)
+    from_ = np.maximum(begin[piece], opens[window])
+    return window, piece, from_, np.minimum(begin[piece] + length[piece], closes[window]) - from_
+
+
 def union(start: Sequence[int], duration: Sequence[int]) -> int:
     """Return the ns during which at least one interval runs. A duration below 0 counts as 0."""
     np = optional("numpy")
@@ -82,12 +109,12 @@ def _occupancy_plain(intervals: Intervals, groups: int, kinds: int) -> list[Occu
     result = [Occupancy(0, [0] * kinds, [0] * kinds, [0] * kinds) for _ in range(groups)]
     edges: list[list[tuple[int, int, int]]] = [[] for _ in range(groups)]
     columns = (intervals.group, intervals.start, intervals.duration, intervals.kind)
-    for number, begin, length, which in zip(*columns, strict=True):
+    for number, begin, length, which in zip(*columns):
         if 0 <= number < groups and length > 0:
             result[number].total[which] += length
             edges[number].append((begin, 1, which))
             edges[number].append((begin + length, -1, which))
-    for found, sides in zip(result, edges, strict=True):
+    for found, sides in zip(result, edges):
         sides.sort()
         _walk(found, sides, [0] * kinds)
     return result
@@ -139,7 +166,7 @@ def _occupancy_numpy(np: Any, intervals: Intervals, groups: int, kinds: int) -> 
             run = slice(first, last)
             _sweep(np, Intervals(group[run], start[run], end[run] - start[run], kind[run]), sums)
     rows = (table.tolist() for table in (sums.busy, sums.exclusive, sums.union, sums.total))
-    return [Occupancy(*row) for row in zip(*rows, strict=True)]
+    return [Occupancy(*row) for row in zip(*rows)]
 
 
 def _lone(np: Any, group: Any, start: Any, end: Any) -> Any:

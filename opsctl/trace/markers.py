@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-DECODE, PREFILL, MIXED, UNKNOWN, IDLE = "decode", "prefill", "mixed", "unknown", "idle"
+DECODE, PREFILL, MIXED, TRAINING, OTHER_KIND, IDLE = "decode", "prefill", "mixed", "training", "other", "idle"
+SCHEDULE = "ProfilerStep markers"
 
 # vLLM 0.14+: execute_context_R(T)_generation_R(T): requests (tokens); some builds number the steps and write
 # sequence and key lengths in the brackets. vLLM 0.11–0.13: execute_new_N_cached_M.
@@ -19,7 +20,7 @@ _SGLANG_KINDS = {"DECODE": DECODE, "EXTEND": PREFILL, "PREFILL": PREFILL, "MIXED
 
 @dataclass(frozen=True)
 class Marker:
-    """What a marker says: the kind of step, the requests in it (None: not said), and whose marker it is."""
+    """What a marker says: the kind of step, the requests in it (None: not said), and its spelling."""
 
     kind: str
     batch: int | None
@@ -33,15 +34,15 @@ def read_marker(name: str) -> Marker | None:
     if match := _VLLM_OLD.fullmatch(name):
         return _of_vllm(int(match[1]), int(match[2]))
     if match := _SGLANG.fullmatch(name):
-        kind = _SGLANG_KINDS.get(match[1].upper(), UNKNOWN)
-        return Marker(kind, int(match[2]) if match[2] else None, "SGLang's step markers")
+        kind = _SGLANG_KINDS.get(match[1].upper(), OTHER_KIND)
+        return Marker(kind, int(match[2]) if match[2] else None, "step[…] markers")
     if _SCHEDULE.fullmatch(name):
-        return Marker(UNKNOWN, None, "ProfilerStep markers")
+        return Marker(OTHER_KIND, None, SCHEDULE)
     return None
 
 
 def _of_vllm(new: int, running: int) -> Marker:
-    source = "vLLM's step markers"
+    source = "execute_ markers"
     if new and running:
         return Marker(MIXED, new + running, source)
     if new or running:

@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{.*?"rank"\s*:\s*(\d+)', re.DOTALL)
 _WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{.*?"world_size"\s*:\s*(\d+)', re.DOTALL)
 _DEVICE = re.compile(rb'"deviceProperties"\s*:\s*\[[^\]]*?"name"\s*:\s*"([^"]*)"', re.DOTALL)
-# vLLM …rank0.176….pt.trace.json.gz, dp0_pp0_tp1_dcp0_ep0_rank1.…, …-rank-1.…; SGLang …-TP-1-DECODE.trace.json.gz
-_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d+)", re.IGNORECASE)
-_TP_IN_NAME = re.compile(r"(?:^|[^a-z])tp[-_]?(\d+)", re.IGNORECASE)
-_FRONT_END = re.compile(r"async_llm|frontend|front-end", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -28,6 +23,8 @@ class Metadata:
     device: str | None = None
     server: str | None = None
     closed: bool = False
+    sound: bool = True
+    """Whether the text after the events is valid JSON; else it was read field by field."""
 
 
 def read_metadata(head: bytes, tail: bytes, *, closed_array: bool, bare_array: bool) -> Metadata:
@@ -36,7 +33,9 @@ def read_metadata(head: bytes, tail: bytes, *, closed_array: bool, bare_array: b
     ``closed`` is true where the whole document's JSON closes. Text that is not valid JSON is read field by field.
     """
     before, after = _object(head.rstrip(b" \r\n\t,") + b"}"), _object(b"{" + tail.lstrip(b" \r\n\t,"))
-    closed = closed_array and (not tail.strip() if bare_array else after is not None)
+    # What closes the document may follow text that is no JSON (Kineto's unescaped quotes).
+    closes = tail.rstrip().endswith(b"}") and tail.count(b"}") == tail.count(b"{") + 1
+    closed = closed_array and (not tail.strip() if bare_array else after is not None or closes)
     known: dict[str, Any] = {**(before or {}), **(after or {})}
     text = head + tail
     distributed = known.get("distributedInfo")
@@ -54,18 +53,8 @@ def read_metadata(head: bytes, tail: bytes, *, closed_array: bool, bare_array: b
         device=str(name) if name else None,
         server=f"vLLM {version}" if version else None,
         closed=closed,
+        sound=after is not None or not closed or bare_array,
     )
-
-
-def rank_in_name(path: Path) -> int | None:
-    """Return the rank that a file's name tells, if it tells one."""
-    match = _RANK_IN_NAME.search(path.name) or _TP_IN_NAME.search(path.name)
-    return int(match[1]) if match else None
-
-
-def is_front_end(path: Path) -> bool:
-    """Whether the name is that of a server's front end, which is no rank."""
-    return _FRONT_END.search(path.name) is not None
 
 
 def _object(text: bytes) -> dict[str, Any] | None:

@@ -13,9 +13,11 @@ from opsctl.trace.decode import Decoder
 from opsctl.trace.event_prefixes import Unfamiliar
 from opsctl.trace.events import Columns, Role
 from opsctl.trace.inflate import Source
-from opsctl.trace.metadata import Metadata, is_front_end, rank_in_name, read_metadata
+from opsctl.trace.metadata import Metadata, read_metadata
+from opsctl.trace.names import is_front_end, rank_in_name
+from opsctl.trace.repairs import repair
 
-_EVENTS_BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
+EVENTS_BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NO_DEVICE = re.compile(rb'"deviceProperties"\s*:\s*\[\s*\]')
 _LONGEST_HEAD = 64 << 20
 _LONGEST_EVENT = 64 << 20
@@ -34,6 +36,8 @@ class TraceFile:
     metadata: Metadata
     whole: bool
     problems: list[str] = field(default_factory=list)
+    repairs: list[str] = field(default_factory=list)
+    """What was wrong and could be put right with certainty, for a person."""
     file_bytes: int = 0
     text_bytes: int = 0
     layout: str = ""
@@ -42,12 +46,12 @@ class TraceFile:
     @property
     def front_end(self) -> bool:
         """Whether the file is of a server's front end, which is no rank."""
-        return is_front_end(self.path)
+        return is_front_end(self.path.name)
 
     @property
     def rank(self) -> int | None:
         """Return the rank that the file tells, or else its name."""
-        return self.metadata.rank if self.metadata.rank is not None else rank_in_name(self.path)
+        return self.metadata.rank if self.metadata.rank is not None else rank_in_name(self.path.name)
 
     @property
     def on_device(self) -> bool:
@@ -96,7 +100,7 @@ class _Reader:
 
     def _begin(self, block: bytes) -> bytes:
         self.head += block
-        match = _EVENTS_BEGIN.search(self.head)
+        match = EVENTS_BEGIN.search(self.head)
         if match:
             rest, self.head = self.head[match.end() :], self.head[: match.start()]
         elif self.head.lstrip()[:1] == b"[":
@@ -175,7 +179,19 @@ def read_file(path: Path, categories: Categories | None = None) -> TraceFile:
     file = _read(path, Columns(roles=_DEVICE_ROLES), table)
     if not file.on_device and file.columns.events and not file.columns.roles >= _HOST_ROLES:
         file = _read(path, Columns(roles=_HOST_ROLES), table)
+    file.repairs += [*repair(file.columns), *_respelled(file)]
     return file
+
+
+def _respelled(file: TraceFile) -> Iterator[str]:
+    """Yield what is wrong with the spelling of a file and cost nothing."""
+    columns = file.columns
+    if columns.quoted_times:
+        yield f"{columns.quoted_times} events have times that are strings: read as numbers"
+    if columns.picked:
+        yield f"{columns.picked} events are not valid JSON (inf, a control byte): the fields needed were read by name"
+    if not file.metadata.sound:
+        yield "the text after the events is not valid JSON (unescaped quotes): it was read field by field"
 
 
 def _read(path: Path, columns: Columns, categories: Categories) -> TraceFile:

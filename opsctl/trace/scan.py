@@ -29,7 +29,7 @@ MARGIN = 32
 _NEWLINE = ord("\n")
 _MESSAGE = re.compile(
     rb'"Collective name": "(?P<op>[^"]*)"|"In msg nelems": (?P<elements>\d+)|"dtype": "(?P<dtype>[^"]*)"'
-    rb'|"Group size": (?P<group>\d+)'
+    rb'|"Group size": (?P<size>\d+)|"Out msg nelems": (?P<received>\d+)|"Process Group Name": "(?P<group>[^"]*)"'
 )
 
 
@@ -77,7 +77,9 @@ def message_in(arguments: bytes) -> Message | None:
         op=found["op"].decode("utf-8", "replace"),
         elements=int(found["elements"]),
         dtype=found.get("dtype", b"").decode("utf-8", "replace"),
-        group_size=int(found.get("group", b"0")),
+        group_size=int(found.get("size", b"0")),
+        received=int(found.get("received", b"0")),
+        group=found.get("group", b"").decode("utf-8", "replace"),
     )
 
 
@@ -150,7 +152,7 @@ class Scanner:
         if not self._taken:
             return
         np, columns = self._numpy, self.columns
-        numbers, start, duration, correlation = map(np.concatenate, zip(*self._taken, strict=True))
+        numbers, start, duration, correlation = map(np.concatenate, zip(*self._taken))
         self._taken, self._waiting = [], 0
         roles, names, lanes = self._heads.tables()
         role_of_row = roles[numbers]
@@ -173,7 +175,7 @@ class Scanner:
         if len(known) < len(heads.role):
             for category, name in columns.names[len(self._is_collective) :]:
                 self._is_collective.append(self._collectives(category, name))
-            more = zip(heads.role[len(known) :], heads.name[len(known) :], strict=True)
+            more = zip(heads.role[len(known) :], heads.name[len(known) :])
             wanted = [role == Role.DEVICE and self._is_collective[name] for role, name in more]
             known = self._says_message = self._numpy.append(known, wanted).astype(bool)
         for row in self._numpy.flatnonzero(known[numbers]).tolist():

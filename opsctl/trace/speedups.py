@@ -1,6 +1,6 @@
 """The optional packages that make reading faster, and never different.
 
-Core modules run on the standard library alone, in whatever Python serves the model (3.10 or later).
+Core modules run on the standard library alone, in whatever Python serves the model (3.9 or later).
 numpy (which torch brings) lets files in Kineto's own layout be scanned, msgspec decodes any other spelling,
 isal inflates. orjson is not used: it turns times into float64, which cannot hold an epoch time in
 nanoseconds. ``OPSCTL_TRACE_WITHOUT`` (names, comma separated) leaves some out; the tests use it to prove

@@ -1,29 +1,31 @@
 """Where a step of the model begins and ends, and of which kind it is.
 
-The methods, the best first: the server's own markers; replays of CUDA graphs; ``ProfilerStep#``; gaps. A
+The methods, the best first: the server's own markers; ``ProfilerStep#``; replays of CUDA graphs; gaps. A
 marker lies on the host, and its kernels run later: they are found by the launch (correlation) that lies
 between this marker and the next.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from opsctl.trace.categories import Categories
 from opsctl.trace.events import Role
 from opsctl.trace.grouping import extents, look_up, pick, sorted_places
-from opsctl.trace.markers import DECODE, UNKNOWN, Marker, read_marker
+from opsctl.trace.markers import DECODE, OTHER_KIND, SCHEDULE, TRAINING, Marker, read_marker
 from opsctl.trace.reading import TraceFile
 from opsctl.trace.work import Work
 
 NO_STEP = -1
 _LEAST_REPLAYED = 0.5
 _GAP_RATIO = 3.0
+_SAMPLES = re.compile(r"arg_?max|sampl|multinomial|top_?[kp]|gumbel|rejection", re.IGNORECASE)
+_TRAINS = re.compile(r"backward|[_a-z]bwd|multi_tensor_apply|adam|^Optimizer\.step", re.IGNORECASE)
 
 
 @dataclass
@@ -58,11 +60,11 @@ class Stepping:
 def find_steps(file: TraceFile, work: Work, categories: Categories) -> Stepping:
     """Return the steps by the best method that finds any."""
     markers = _markers(file)
-    server = [(start, marker) for start, marker in markers if marker.kind != UNKNOWN]
+    server = [(start, marker) for start, marker in markers if marker.source != SCHEDULE]
     attempts: tuple[Callable[[], Stepping | None], ...] = (
         lambda: _by_markers(file, work, server),
-        lambda: _by_replays(file, work, categories),
         lambda: _by_markers(file, work, markers),
+        lambda: _by_replays(file, work, categories),
         lambda: _by_gaps(work),
     )
     for attempt in attempts:
@@ -75,11 +77,9 @@ def find_steps(file: TraceFile, work: Work, categories: Categories) -> Stepping:
 def _markers(file: TraceFile) -> list[tuple[int, Marker]]:
     spans = file.columns.spans[Role.ANNOTATION]
     known = [read_marker(name) for _, name in file.columns.names]
-    found = [
-        (start, marker)
-        for name, start in zip(spans.name, spans.start, strict=True)
-        if (marker := known[name]) is not None
-    ]
+    if any(_TRAINS.search(name) for _, name in file.columns.names):
+        known = [replace(marker, kind=TRAINING) if marker and marker.source == SCHEDULE else marker for marker in known]
+    found = [(start, marker) for name, start in zip(spans.name, spans.start) if (marker := known[name]) is not None]
     return sorted(found, key=lambda pair: pair[0])
 
 
@@ -90,9 +90,7 @@ def _by_markers(file: TraceFile, work: Work, markers: list[tuple[int, Marker]]) 
     if work.on_device:
         launches = file.columns.spans[Role.LAUNCH]
         steps = sorted_places(begins, launches.start)
-        number = {
-            correlation: step for correlation, step in zip(launches.correlation, steps, strict=True) if correlation >= 0
-        }
+        number = {correlation: step for correlation, step in zip(launches.correlation, steps) if correlation >= 0}
         of = look_up(number, work.key, NO_STEP)
     else:
         of = sorted_places(begins, work.key)
@@ -112,7 +110,7 @@ def _by_replays(file: TraceFile, work: Work, categories: Categories) -> Stepping
     is_replay = ["graphlaunch" in name.lower() for _, name in names]
     replays = {
         correlation
-        for name, correlation in zip(launches.name, launches.correlation, strict=True)
+        for name, correlation in zip(launches.name, launches.correlation)
         if is_replay[name] and correlation >= 0
     }
     inside = sum(1 for key in work.key if key in replays)
@@ -134,7 +132,9 @@ def _by_replays(file: TraceFile, work: Work, categories: Categories) -> Stepping
         of[index] = step
     sizes = Counter(number for number in of if number != NO_STEP)
     usual = Counter(sizes.values()).most_common(1)[0][0]
-    kinds = [(DECODE if sizes[number] == usual else UNKNOWN, None) for number in range(step + 1)]
+    # Only what samples tokens is decode: diffusion and other loops replay graphs, too.
+    kind = DECODE if any(_SAMPLES.search(names[name][1]) for name in set(work.name)) else OTHER_KIND
+    kinds = [(kind if sizes[number] == usual else OTHER_KIND, None) for number in range(step + 1)]
     return _stepping("replays of CUDA graphs", work, of, kinds)
 
 
@@ -150,7 +150,7 @@ def _by_gaps(work: Work) -> Stepping | None:
         reached = end if reached is None else max(reached, end)
     pauses.sort(reverse=True)
     lengths = [length for length, _ in pauses[: max(8, len(pauses) // 4)]]
-    ratios = [(before / after, count) for count, (before, after) in enumerate(pairwise(lengths), 1)]
+    ratios = [(before / after, count) for count, (before, after) in enumerate(zip(lengths, lengths[1:]), 1)]
     ratio, count = max((pair for pair in ratios if pair[1] >= 3), default=(0.0, 0))
     if ratio < _GAP_RATIO:
         return None
@@ -158,7 +158,7 @@ def _by_gaps(work: Work) -> Stepping | None:
     of = [NO_STEP] * len(work)
     for position, index in enumerate(order):
         of[index] = bisect_right(begins, position)
-    return _stepping("pauses of the device", work, of, [(UNKNOWN, None)] * (count + 1))
+    return _stepping("pauses of the device", work, of, [(OTHER_KIND, None)] * (count + 1))
 
 
 def _stepping(method: str, work: Work, of: Sequence[int], kinds: Sequence[tuple[str, int | None]]) -> Stepping:
@@ -167,7 +167,7 @@ def _stepping(method: str, work: Work, of: Sequence[int], kinds: Sequence[tuple[
     order = sorted(extent)
     renumbered = {number: index for index, number in enumerate(order)}
     steps = [Step(*kinds[number], *extent[number]) for number in order]
-    for number, (step, following) in zip(order, pairwise(steps), strict=False):
+    for number, (step, following) in zip(order, zip(steps, steps[1:])):
         adjacent = renumbered.get(number + 1) == renumbered[number] + 1
         if adjacent and (following.kind, following.batch) == (step.kind, step.batch) and following.first > step.first:
             step.wall = following.first - step.first

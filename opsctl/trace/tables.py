@@ -1,12 +1,24 @@
-"""The tables of the document: steps, categories, kernels, collectives. All from one rank, or from all."""
+"""The rows of the document: steps, categories, kernels, collectives. All from one rank, or from all."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from opsctl.trace.across import Team, skew_of
+from opsctl.trace.across import Skew, Team, skew_of
 from opsctl.trace.categories import COMMUNICATION, OTHER
+from opsctl.trace.document import (
+    Batch,
+    Category,
+    Collective,
+    Kernel,
+    LastToArrive,
+    MessageSize,
+    OtherName,
+    Steps,
+    Times,
+)
+from opsctl.trace.events import Message
 from opsctl.trace.figures import deviation, ratio, spread, us
 from opsctl.trace.intervals import Occupancy
 from opsctl.trace.rank import CollectiveCalls, KernelRow, RankResult
@@ -22,6 +34,16 @@ _BYTES = {
 }  # fmt: skip
 _CAPTURED = (1, 2, 4)
 _CAPTURED_EVERY = 8
+_ALGORITHMS = (
+    ("multimem", r"multimem"),
+    ("symmetric memory", r"nccl_?sym|symm_?mem"),
+    ("Lamport", r"lamport"),
+    ("one-shot", r"one_?shot"),
+    ("two-shot", r"two_?shot"),
+    ("one-stage", r"1stage"),
+    ("two-stage", r"2stage"),
+)
+"""Of kernels that have one algorithm each. NCCL's names are not read: its kernels run any algorithm and protocol."""
 
 
 def steady_verdict(result: RankResult) -> tuple[str, str]:
@@ -37,25 +59,50 @@ def steady_verdict(result: RankResult) -> tuple[str, str]:
     return "steady", f"the mean of {found.count} steps is known to {found.error:.2%}"
 
 
-def step_groups(result: RankResult) -> dict[str, Any]:
+def step_groups(result: RankResult) -> dict[str, Steps]:
     """Return the steps by kind; of the steady kind with busy, sum and idle, of the others their times alone."""
-    document: dict[str, Any] = {}
-    for kind in sorted({kind for kind, _ in result.groups}):
-        groups = {batch: steps for (name, batch), steps in result.groups.items() if name == kind}
-        batch = max(groups, key=lambda size: (len(groups[size]), size or 0))
-        if result.steady_group and result.steady_group[0] == kind:
-            batch = result.steady_group[1]
-        row = _timing(groups[batch]) | {"count": len(groups[batch]), "batch": batch}
-        if (kind, batch) == result.steady_group:
-            row |= _steady(result)
-        if len(groups) > 1:
-            row["other_batches"] = [
-                {"batch": size, "count": len(steps), **_timing(steps)}
-                for size, steps in sorted(groups.items(), key=lambda item: item[0] or 0)
-                if size != batch
-            ]
-        document[kind] = row
-    return document
+    return {kind: _of_kind(result, kind) for kind in sorted({kind for kind, _ in result.groups})}
+
+
+def _of_kind(result: RankResult, kind: str) -> Steps:
+    groups = {batch: steps for (name, batch), steps in result.groups.items() if name == kind}
+    batch = max(groups, key=lambda size: (len(groups[size]), size or 0))
+    steady = result.steady_group is not None and result.steady_group[0] == kind
+    if steady and result.steady_group:
+        batch = result.steady_group[1]
+    steps = result.steady if steady else groups[batch]
+    known = any(step.wall is not None for step in steps)
+    verdict, reason = steady_verdict(result) if steady else ("", "")
+    timed = _timed(result) if steady else []
+    found = [result.occupancy[index] for index in timed]
+    return Steps(
+        count=len(groups[batch]),
+        batch=batch,
+        wall_us=_times(wall_times(steps)),
+        wall_is="time to the next step" if known else "first to last work of a step",
+        timed=len(wall_times(steps)),
+        used=len(steps) if steady else 0,
+        dropped=result.dropped if steady else 0,
+        dropped_because="the first steps differ from the rest by over a tenth and over 4 usual deviations"
+        if steady and result.dropped
+        else "",
+        busy_us=_times([item.busy for item in found]),
+        sum_us=_times([sum(item.total) for item in found]),
+        idle_us=_times([_length(result.steady[index]) - result.occupancy[index].busy for index in timed]),
+        other_steps_us=_times([result.others[index] for index in timed]),
+        verdict=verdict,
+        verdict_because=reason,
+        phases=tuple(result.phases) if steady else (),
+        other_batches=tuple(
+            Batch(size, len(own), _times(wall_times(own)) or Times(0.0, 0.0, 0.0))
+            for size, own in sorted(groups.items(), key=lambda item: item[0] or 0)
+            if size != batch
+        ),
+    )
+
+
+def _times(values: Sequence[int]) -> Times | None:
+    return spread(values).times() if values else None
 
 
 def wall_times(steps: Sequence[Step]) -> list[int]:
@@ -63,58 +110,29 @@ def wall_times(steps: Sequence[Step]) -> list[int]:
     return [step.wall for step in steps if step.wall is not None] or [step.span for step in steps]
 
 
-def idle_times(result: RankResult) -> list[int]:
-    """Return wall minus busy of the steady steps that have a time to the next; else what their work leaves idle."""
-    pairs = list(zip(result.steady, result.occupancy, strict=True))
-    timed = [(step.wall, found.busy) for step, found in pairs if step.wall is not None]
-    return [max(0, wall - busy) for wall, busy in timed or [(step.span, found.busy) for step, found in pairs]]
+def _timed(result: RankResult) -> list[int]:
+    """Return the steady steps that have a time to the next, all where none has: busy and idle add up to their wall."""
+    known = [index for index, step in enumerate(result.steady) if step.wall is not None]
+    return known or list(range(len(result.steady)))
 
 
-def _timing(steps: Sequence[Step]) -> dict[str, Any]:
-    """Return wall times; where no step is followed by one of its kind, the extent of each step's own work."""
-    known = any(step.wall is not None for step in steps)
-    walls = wall_times(steps)
-    return {
-        "wall_us": spread(walls).document(),
-        "wall_is": "time to the next step" if known else "first to last work of a step",
-        "timed": len(walls),
-    }
-
-
-def _steady(result: RankResult) -> dict[str, Any]:
-    verdict, reason = steady_verdict(result)
-    return _timing(result.steady) | {
-        "used": len(result.steady),
-        "dropped": result.dropped,
-        "dropped_because": "the first steps differ from the rest by over a tenth and over 4 usual deviations"
-        if result.dropped
-        else None,
-        "busy_us": spread([found.busy for found in result.occupancy]).document(),
-        "sum_us": spread([sum(found.total) for found in result.occupancy]).document(),
-        "idle_us": spread(idle_times(result)).document(),
-        "verdict": verdict,
-        "verdict_because": reason,
-    }
+def _length(step: Step) -> int:
+    return step.span if step.wall is None else step.wall
 
 
 def _occupancies(result: RankResult) -> list[Occupancy]:
     if result.steady:
-        return result.occupancy
+        return [result.occupancy[index] for index in _timed(result)]
     return [result.whole_window] if result.whole_window else []
 
 
-def category_rows(team: Team) -> list[dict[str, Any]]:
-    """Return one row a category that occurs, the largest share first.
-
-    ``busy_us_per_step`` is exclusive: a moment belongs to one category, communication comes last, so the rows
-    add up to the busy time. ``hidden_us_per_step`` ran while another category had the moment. Without steps
-    the "step" is the whole window.
-    """
+def category_rows(team: Team) -> tuple[Category, ...]:
+    """Return one row a category that occurs, the largest share first. Without steps the "step" is the whole window."""
     reference = team.reference
     if reference is None:
-        return []
+        return ()
     found = _occupancies(reference)
-    busy = sum(item.busy for item in found)
+    busy, steps = sum(item.busy for item in found), len(found)
     rows = []
     for index, name in enumerate(reference.categories):
         total = sum(item.total[index] for item in found)
@@ -122,20 +140,19 @@ def category_rows(team: Team) -> list[dict[str, Any]]:
             continue
         exclusive = [item.exclusive[index] for item in found]
         union = sum(item.union[index] for item in found)
-        steps = len(found)
         rows.append(
-            {
-                "name": name,
-                "busy_us_per_step": us(sum(exclusive) / steps),
-                "sum_us_per_step": us(total / steps),
-                "share_of_busy": ratio(sum(exclusive), busy),
-                "union_us_per_step": us(union / steps),
-                "hidden_us_per_step": us((union - sum(exclusive)) / steps),
-                "cv": round(spread(exclusive).cv, 6),
-                "share_of_busy_by_rank": [_share(member, index) for member in team.members],
-            }
+            Category(
+                name=name,
+                busy_us_per_step=us(sum(exclusive) / steps),
+                sum_us_per_step=us(total / steps),
+                share_of_busy=ratio(sum(exclusive), busy),
+                union_us_per_step=us(union / steps),
+                overlapped_us_per_step=us((union - sum(exclusive)) / steps),
+                cv=round(spread(exclusive).cv, 6),
+                share_of_busy_by_rank=tuple(_share(member, index) for member in team.members),
+            )
         )
-    return sorted(rows, key=lambda row: (-row["share_of_busy"], row["name"]))
+    return tuple(sorted(rows, key=lambda row: (-row.share_of_busy, row.name)))
 
 
 def _share(member: RankResult, index: int) -> float | None:
@@ -144,84 +161,120 @@ def _share(member: RankResult, index: int) -> float | None:
     return ratio(sum(item.exclusive[index] for item in found), busy) if busy else None
 
 
-def kernel_rows(result: RankResult) -> list[dict[str, Any]]:
+def kernel_rows(result: RankResult) -> tuple[Kernel, ...]:
     """Return one row a kernel, the largest first: calls and sums over the whole file, and a steady step's share."""
-    total = sum(row.sum for row in result.rows)
-    steps = len(result.steady)
+    total, steps = sum(row.sum for row in result.rows), len(result.steady)
     rows = [_kernel_row(row, total, steps) for row in result.rows]
-    return sorted(rows, key=lambda row: (-row["sum_us"], row["name"]))
+    return tuple(sorted(rows, key=lambda row: (-row.sum_us, row.name)))
 
 
-def _kernel_row(row: KernelRow, total: int, steps: int) -> dict[str, Any]:
+def _kernel_row(row: KernelRow, total: int, steps: int) -> Kernel:
     mean = row.step_sum / steps if steps else 0.0
-    return {
-        "name": row.name,
-        "category": row.category,
-        "calls": row.calls,
-        "calls_per_step": round(row.step_calls / steps, 3) if steps else None,
-        "sum_us": us(row.sum),
-        "mean_us": us(row.sum / row.calls),
-        "share_of_sum": ratio(row.sum, total),
-        "sum_us_per_step": us(mean) if steps else None,
-        "cv_per_step": round(deviation(row.step_sum, row.step_squares, steps) / mean, 6) if mean else None,
-    }
+    return Kernel(
+        name=row.name,
+        category=row.category,
+        calls=row.calls,
+        sum_us=us(row.sum),
+        mean_us=us(row.sum / row.calls),
+        share_of_sum=ratio(row.sum, total),
+        calls_per_step=round(row.step_calls / steps, 3) if steps else None,
+        sum_us_per_step=us(mean) if steps else None,
+        cv_per_step=round(deviation(row.step_sum, row.step_squares, steps) / mean, 6) if mean else None,
+    )
 
 
-def other_rows(result: RankResult) -> list[dict[str, Any]]:
+def other_rows(result: RankResult) -> tuple[OtherName, ...]:
     """Return the largest names that no category takes, with their share of the sum."""
     total = sum(row.step_sum if result.steady else row.sum for row in result.rows)
     unnamed = sorted(
         (-(row.step_sum if result.steady else row.sum), row.name) for row in result.rows if row.category == OTHER
     )
-    return [{"name": name, "share_of_sum": ratio(-own, total)} for own, name in unnamed[:_LARGEST_OTHERS] if own]
+    return tuple(OtherName(name, ratio(-own, total)) for own, name in unnamed[:_LARGEST_OTHERS] if own)
 
 
-def collective_rows(team: Team, expected: Mapping[str, float], token_bytes: int | None) -> list[dict[str, Any]]:
-    """Return one row an operation, observed or expected: calls a step, communication and skew, message size."""
+def collective_rows(
+    team: Team, expected: Mapping[str, float], token_bytes: int | None, offsets: dict[int, float]
+) -> tuple[Collective, ...]:
+    """Return one row an operation, observed or expected: over the file, a step, and over ranks."""
     reference = team.reference
     if reference is None:
-        return []
-    rows = []
-    for operation in sorted(set(reference.collectives) | set(expected)):
-        calls, found = reference.collectives.get(operation), skew_of(team, operation)
-        per_step = sum(map(len, calls.durations)) / len(reference.steady) if calls else 0.0
-        wanted = expected.get(operation)
-        rows.append(
-            {
-                "op": operation,
-                "calls_per_step": round(per_step, 3),
-                "expected_per_step": wanted,
-                "as_expected": None if wanted is None else abs(per_step - wanted) < 0.0005,
-                "communication_us_per_step": us(found.communication / found.steps) if found else 0.0,
-                "skew_us_per_step": us(found.skew / found.steps) if found and found.skew is not None else None,
-                "last_to_arrive": _last(found.last) if found else None,
-                "kernels": calls.names if calls else [],
-                **_message(calls, operation, reference, token_bytes),
-            }
-        )
-    return rows
+        return ()
+    operations = sorted(set(reference.collectives) | set(expected))
+    return tuple(_collective(team, reference, name, expected.get(name), token_bytes, offsets) for name in operations)
 
 
-def _last(counts: Mapping[int, int]) -> dict[str, Any] | None:
-    total = sum(counts.values())
-    if not total:
+def _collective(  # noqa: PLR0917 (what one row rests on)
+    team: Team,
+    reference: RankResult,
+    operation: str,
+    wanted: float | None,
+    token_bytes: int | None,
+    offsets: dict[int, float],
+) -> Collective:
+    calls = reference.collectives.get(operation, CollectiveCalls())
+    found = skew_of(team, operation, offsets) or Skew(0, None, 0, len(reference.steady))
+    steps = len(reference.steady)
+    per_step = calls.in_steps / steps if steps else None
+    messages = tuple(_message(operation, *item) for item in sorted(calls.messages.items(), key=_most_frequent))
+    size, source, dtype = None, None, None
+    batch = reference.steady_group[1] if reference.steady_group else None
+    if messages:
+        size, source, dtype = messages[0].message_bytes, "trace", messages[0].dtype
+    elif calls.starts and token_bytes and batch and operation == "all_reduce":
+        size, source = _padded(batch) * token_bytes, "derived"
+    return Collective(
+        op=operation,
+        calls=len(calls.starts),
+        sum_us=us(sum(max(0, duration) for duration in calls.durations)),
+        calls_per_step=None if per_step is None else round(per_step, 3),
+        expected_per_step=wanted,
+        as_expected=None if wanted is None or per_step is None else abs(per_step - wanted) < 0.0005,
+        communication_us_per_step=us(found.communication / found.steps) if found.steps else None,
+        straggler_wait_us_per_step=us(found.waiting / found.steps)
+        if found.steps and found.waiting is not None
+        else None,
+        start_skew_us=us(found.starts / found.calls) if found.waiting is not None and found.calls else None,
+        last_to_arrive=_last(found),
+        algorithms=tuple(
+            name for name, pattern in _ALGORITHMS if any(re.search(pattern, own, re.IGNORECASE) for own in calls.names)
+        ),
+        kernels=tuple(calls.names),
+        message_bytes=size,
+        message_from=source,
+        message_dtype=dtype,
+        messages=messages,
+    )
+
+
+def _last(found: Skew) -> LastToArrive | None:
+    if not found.last:
         return None
-    rank = min(counts, key=lambda key: (-counts[key], key))
-    return {"rank": rank, "share_of_calls": ratio(counts[rank], total)}
+    rank = min(found.last, key=lambda key: (-found.last[key], key))
+    return LastToArrive(rank, ratio(found.last[rank], found.calls))
 
 
-def _message(
-    calls: CollectiveCalls | None, operation: str, result: RankResult, token_bytes: int | None
-) -> dict[str, Any]:
-    """Return the usual message: as the trace says it, else derived from the batch, and which of the two."""
-    if calls and calls.messages:
-        (elements, dtype, _), _ = max(calls.messages.items(), key=lambda item: (item[1], item[0]))
-        size = _BYTES.get(dtype.lower().removeprefix("c10::"))
-        return {"message_bytes": elements * size if size else None, "message_from": "trace", "message_dtype": dtype}
-    batch = result.steady_group[1] if result.steady_group else None
-    if calls and token_bytes and batch and operation == "all_reduce":
-        return {"message_bytes": _padded(batch) * token_bytes, "message_from": "derived", "message_dtype": None}
-    return {"message_bytes": None, "message_from": None, "message_dtype": None}
+def _most_frequent(item: tuple[Message, tuple[int, int]]) -> tuple[int, int, str, str]:
+    message, (count, _) = item
+    return -count, -message.elements, message.dtype, message.group
+
+
+def _message(operation: str, message: Message, counted: tuple[int, int]) -> MessageSize:
+    """Return a row of one kind of message. Bus bandwidth as nccl-tests define it, from the mean time of a call."""
+    count, total = counted
+    width, ranks = _BYTES.get(message.dtype.lower().removeprefix("c10::"), 0), message.group_size
+    elements = max(message.elements, message.received) if operation == "all_gather" else message.elements
+    size = elements * width if width else None
+    factor = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}.get(operation)
+    share = factor * (ranks - 1) / ranks if factor and ranks else 1.0 if factor is None else None
+    return MessageSize(
+        calls=count,
+        message_bytes=size,
+        dtype=message.dtype,
+        group=message.group,
+        group_size=ranks or None,
+        mean_us=us(total / count),
+        bus_bandwidth_gbs=round(size * share * count / total, 3) if size and share and total else None,
+    )
 
 
 def _padded(tokens: int) -> int:
@@ -230,9 +283,13 @@ def _padded(tokens: int) -> int:
     return small or -(-tokens // _CAPTURED_EVERY) * _CAPTURED_EVERY
 
 
-def hidden_communication(result: RankResult) -> tuple[int, int]:
-    """Return (hidden, all) ns of communication over the steady steps: what ran while something computed."""
+def exposed_communication(result: RankResult) -> int:
+    """Return ns of communication over the steps of :func:`category_rows` during which nothing else ran."""
     index = result.categories.index(COMMUNICATION)
-    found = _occupancies(result)
-    union = sum(item.union[index] for item in found)
-    return union - sum(item.exclusive[index] for item in found), union
+    return sum(item.exclusive[index] for item in _occupancies(result))
+
+
+def mean_busy(result: RankResult) -> tuple[int, int]:
+    """Return (busy ns, steps) over the steps that :func:`category_rows` counts; (0, 0) where there are none."""
+    found = _occupancies(result) if result.steady else []
+    return sum(item.busy for item in found), len(found)

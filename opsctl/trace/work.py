@@ -63,7 +63,7 @@ def _collectives(spans: Spans, wanted: list[bool]) -> list[tuple[int, int, int, 
         return []
     return sorted(
         (start, duration, lane, name)
-        for name, start, duration, lane in zip(spans.name, spans.start, spans.duration, spans.lane, strict=True)
+        for name, start, duration, lane in zip(spans.name, spans.start, spans.duration, spans.lane)
         if wanted[name]
     )
 
@@ -100,7 +100,7 @@ def _self_times(file: TraceFile, categories: Categories) -> Work:
 
 
 def _ends(spans: Spans) -> Iterator[tuple[int, int, int, int]]:
-    for name, lane, start, duration in zip(spans.name, spans.lane, spans.start, spans.duration, strict=True):
+    for name, lane, start, duration in zip(spans.name, spans.lane, spans.start, spans.duration):
         yield name, lane, start, start + max(0, duration)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 UNIT = "vllm-kimi-k25-int4"
 INIT = Path("/tmp/gpuhost/init.pid")  # noqa: S108 - where boot puts it
 FOLDER = "/opt/opsctl"
-TTL = 150.0
+TTL = 45.0
 LOAD = 120.0
 """Longest load of the server that was seen here, in seconds."""
 BOUND = TTL + 30 + LOAD + 60
@@ -104,12 +104,20 @@ def production_back(fault: str, campaign: Campaign, struck: float) -> Outcome:
         time.sleep(0.5)
     lease = ""
     while time.monotonic() - struck < BOUND + 60:
-        lease = inside("opsctl-guard", "show").stdout or inside("/var/lib/opsctl/opsctl-guard", "show").stdout
-        if "held" not in lease and "restoring" not in lease:
+        lease = lease_state()
+        if lease not in {"held", "restoring"}:
             break
         time.sleep(1)
-    state = next((line for line in lease.splitlines() if "state" in line), lease[:80]).strip()
-    return Outcome(fault, campaign.ended(60), back, state)
+    return Outcome(fault, campaign.ended(60), back, lease)
+
+
+def lease_state() -> str:
+    """Return the state of the host's lease, as its guard says it."""
+    said = inside("sh", "-c", f"cd {FOLDER} && opsctl lease show gpuhost --json").stdout
+    try:
+        return str(json.loads(said)["gpuhost"]["state"])
+    except (ValueError, KeyError, TypeError):
+        return said[:200]
 
 
 def controller_killed() -> Outcome:
@@ -167,16 +175,17 @@ def foreign_memory() -> Outcome:
 
 def disk_full() -> Outcome:
     """Fill the disk that holds the lease and the results while the variant serves, then kill the controller."""
-    inside("sh", "-c", "mkdir -p /var/lib/opsctl && mount -t tmpfs -o size=96M,mode=0700 tmpfs /var/lib/opsctl")
+    inside("sh", "-c", "mkdir -p /var/lib/opsctl && mount -t tmpfs -o size=12G,mode=0700 tmpfs /var/lib/opsctl")
     campaign = Campaign("disk-full")
     campaign.await_event("service.ready", "profiler")
     struck = time.monotonic()
-    inside("sh", "-c", "dd if=/dev/zero of=/var/lib/opsctl/filler bs=1M 2>/dev/null; true")
+    fill = "fallocate -l 11800M filler; dd if=/dev/zero of=rest bs=64k 2>/dev/null; true"
+    inside("sh", "-c", f"cd /var/lib/opsctl && {fill}")
     campaign.strike(signal.SIGKILL)
     try:
         return production_back("disk full and controller killed, variant serving", campaign, struck)
     finally:
-        inside("rm", "-f", "/var/lib/opsctl/filler")
+        inside("rm", "-f", "/var/lib/opsctl/filler", "/var/lib/opsctl/rest")
 
 
 def reboot() -> Outcome:

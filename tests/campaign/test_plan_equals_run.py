@@ -24,6 +24,7 @@ from opsctl.campaign.heartbeat import Heartbeat
 from opsctl.campaign.runner import conclude
 from opsctl.errors import Interrupted, LoadFailed, NotReady, OpsctlError, TransportLost
 from opsctl.host.guard.control import Lease
+from opsctl.host.outage import Outage
 from opsctl.host.protocol import UnitStatus
 from opsctl.plan import HostFacts, HostPlan, Seen, document, plan
 from opsctl.plan.actions import Action, Arm, AwaitReady, Branch, Clear, Measure, Release, Start, Stop, Verify
@@ -60,6 +61,7 @@ class Simulated:
     name: str
     fate: Callable[[Action, int], None]
     running: str | None = None
+    outage: Outage = field(default_factory=Outage)
     down_ever: bool = False
     tried: dict[str, int] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
@@ -143,7 +145,6 @@ def run_simulated(
             plan=made.hosts[0],
             executors={type(action): host.execute for action in made.hosts[0].actions},
             connect=lambda: pytest.fail("no host is asked"),
-            history=cast("Any", None),
         )
         execution.record(b)
         execution.arm(b)

@@ -16,7 +16,7 @@ STEP = Measure(
     name="gemm",
     position=1,
     options=None,
-    context=StageContext("r", "away/bench", "kimi", HostEntry(), "/f"),
+    context=StageContext(run="r", step="away/bench", host_name="kimi", host=HostEntry(), folder="/f"),
     hash="0123456789",
     cells=CELLS,
 )

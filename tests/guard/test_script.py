@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import opsctl.host.guard
+from opsctl.host.guard import GuardExit
 from opsctl.host.guard.control import version
 
 SCRIPT = Path(opsctl.host.guard.__file__).with_name("opsctl-guard")
@@ -18,6 +19,11 @@ SCRIPT = Path(opsctl.host.guard.__file__).with_name("opsctl-guard")
 
 def code_lines() -> list[str]:
     return [line.split(" # ")[0] for line in SCRIPT.read_text().splitlines() if not line.lstrip().startswith("#")]
+
+
+def test_its_exit_statuses_are_those_that_the_controller_knows() -> None:
+    stops = {int(status) for status in re.findall(r"\bstop (\d+) ", SCRIPT.read_text())}
+    assert stops == {int(status) for status in GuardExit}
 
 
 def test_shellcheck_is_silent() -> None:

@@ -35,6 +35,16 @@ def test_terms_hold_the_whole_target() -> None:
     assert [b64decode(value).decode() for key, value in pairs if key == "traffic"] == ["lb", "in", ""]
 
 
+def test_how_https_is_checked_travels_where_it_is_said() -> None:
+    def said(**changes: object) -> dict[str, str]:
+        service = SERVICE.model_copy(update=changes)
+        return dict(lines(LeaseTerms(run="r", holder="a", ttl=1, service=service)))
+
+    assert {"ca_file", "verify"} & said().keys() == set(), "curl's own default: the system's store"
+    assert said(ca_file="/etc/ssl/lab.pem")["ca_file"] == "/etc/ssl/lab.pem"
+    assert said(verify=False)["verify"] == "no"
+
+
 def test_nothing_to_restore_has_no_unit() -> None:
     assert "unit" not in dict(lines(LeaseTerms(run="r", holder="a", ttl=1, service=None)))
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from opsctl.errors import DeadlineExceeded, TransportLost
+from opsctl.errors import DeadlineExceeded, TransportLost, UnfitError
 from opsctl.host.protocol import Host
 from opsctl.lab.hosts import LabHost
 from tests.host.conftest import limit
@@ -111,9 +112,67 @@ def test_an_answer_that_is_cut_is_https_own_error(client: httpx.Client) -> None:
         client.get("/cut")
 
 
-def test_https_through_the_link_is_refused_clearly(host: Host) -> None:
-    with host.http("https://127.0.0.1:8977") as secure, pytest.raises(httpx.ConnectError, match="http://"):
-        secure.get("/")
+@pytest.fixture(scope="module")
+def certificate(lab_host: LabHost, tmp_path_factory: pytest.TempPathFactory, host: Host) -> str:
+    """An https server on the host's port 8978 whose certificate names 127.0.0.1 alone; returns it as PEM."""
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=lab",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key", "-out", folder / "pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    pem = (folder / "pem").read_text()
+    lab_host.write_file("/root/tls.pem", (folder / "key").read_text() + pem)
+    wrapped = SERVER.replace(
+        'http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()',
+        'import ssl; server = http.server.ThreadingHTTPServer(("", int(sys.argv[1])), Handler)\n'
+        'context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); context.load_cert_chain("/root/tls.pem")\n'
+        "server.socket = context.wrap_socket(server.socket, server_side=True); server.serve_forever()",
+    )
+    lab_host.write_file("/root/secure.py", wrapped)
+    lab_host.exec("systemd-run", "--quiet", "--unit=secureserver", "python3", "/root/secure.py", "8978")
+    patience = limit()
+    while lab_host.exec("sh", "-c", "ss -ltn | grep -q :8978", check=False).returncode != 0:
+        patience.check(seen="the test's server does not listen")
+        time.sleep(0.05)
+    return pem
+
+
+SECURE = "https://127.0.0.1:8978"
+
+
+def test_a_certificate_that_nothing_vouches_for_is_refused(host: Host, certificate: str) -> None:
+    with host.http(SECURE) as client, pytest.raises(httpx.ConnectError, match="TLS: self-signed certificate"):
+        client.get("/")
+
+
+def test_the_inventorys_certificate_is_trusted_and_bodies_cross_whole(host: Host, certificate: str) -> None:
+    with host.http(SECURE, ca_pem=certificate, headers={"X-Key": "k"}) as client:
+        assert client.get("/").text == "k"
+        assert len(client.get("/large").content) == 3_000_000
+        body = bytes(range(256)) * 8000
+        assert client.post("/", content=body).content == body
+
+
+def test_the_certificate_must_name_the_host_of_the_url(host: Host, certificate: str) -> None:
+    elsewhere = SECURE.replace("127.0.0.1", "localhost")
+    with host.http(elsewhere, ca_pem=certificate) as client, pytest.raises(httpx.ConnectError, match=r"TLS: .*ostname"):
+        client.get("/")
+
+
+def test_verify_false_takes_any_certificate(host: Host, certificate: str) -> None:
+    with host.http(SECURE, verify=False) as client:
+        assert client.get("/").text == "-"
+
+
+def test_an_answer_through_tls_keeps_the_requests_deadline(host: Host, certificate: str) -> None:
+    with host.http(SECURE, ca_pem=certificate) as client, pytest.raises(DeadlineExceeded):
+        client.get("/mute", extensions={"deadline": limit(0.5)})
+
+
+def test_a_ca_file_without_a_certificate_is_unfit(host: Host) -> None:
+    with pytest.raises(UnfitError, match="ca-file"):
+        host.http(SECURE, ca_pem="no certificate")
 
 
 def test_a_link_that_dies_in_the_middle_of_an_answer(fresh_lab_host: LabHost, reach: Callable[..., Host]) -> None:

@@ -1,4 +1,4 @@
-"""The zipapp: the same bytes each time, and alive on any Python from 3.10 with nothing installed."""
+"""The zipapp: the same bytes each time, and alive on any Python from 3.9 with nothing installed."""
 
 import json
 import os
@@ -20,8 +20,12 @@ BARE = {"PATH": "/usr/bin:/bin"}
 def pythons() -> list[str]:
     """Other Pythons that are here; pyenv keeps some, distributions one."""
     versions = Path.home() / ".pyenv" / "versions"
-    kept = [path / "bin" / "python3" for path in sorted(versions.glob("3.1[0-9]*"))] if versions.is_dir() else []
-    found = [shutil.which(f"python3.{minor}", path=os.environ["PATH"]) for minor in range(10, 16)]
+    kept = (
+        [path / "bin" / "python3" for path in sorted([*versions.glob("3.9*"), *versions.glob("3.1[0-9]*")])]
+        if versions.is_dir()
+        else []
+    )
+    found = [shutil.which(f"python3.{minor}", path=os.environ["PATH"]) for minor in range(9, 16)]
     return [*(str(path) for path in kept), *(path for path in found if path and ".pyenv/shims" not in path)] or [
         sys.executable
     ]
@@ -84,7 +88,7 @@ def test_without_torch_gemm_says_so(tmp_path: Path) -> None:
         "device": "auto",
         "repetitions": 3,
         "limit": 60,
-        "ops": {},
+        "ops": [],
         "cells": [{"id": "a", "op": "a", "m": 1, "backend": "torch"}],
     }
     (tmp_path / "spec.json").write_text(json.dumps(work))

@@ -95,8 +95,8 @@ def test_what_each_rank_expects_follows_from_what_all_ranks_send(op: str) -> Non
 RANK = """
 import json, os, sys, time
 def say(**message): print(json.dumps({"collectives": message}), flush=True)
-work = json.load(open(sys.argv[2])); rank = int(os.environ["RANK"]); fault = os.environ["FAULT"]
-if "smoke" in work:
+work = json.load(open(sys.argv[3])); rank = int(os.environ["RANK"]); fault = os.environ["FAULT"]
+if work["smoke"]:
     if fault == "smoke hangs": time.sleep(600)
     if fault == "smoke dies": sys.exit("NCCL WARN Cuda failure 'peer access is not supported'")
     if rank == 0: say(environment={"backend": "nccl"}, smoke=True)
@@ -121,7 +121,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(fault: str, **changes: Any) -> dict[str, Any]:
         monkeypatch.setenv("FAULT", fault)
         with Output(tmp_path / "r.jsonl") as output:
-            ended = collectives.run(spec("a", "b", "c", **changes), output)
+            ended = collectives.run(collectives.Spec.from_dict(spec("a", "b", "c", **changes)), output)
         return {"ended": ended, **cells(read_records(tmp_path / "r.jsonl"))}
 
     return run
@@ -166,9 +166,9 @@ def test_more_ranks_than_gpus(tmp_path: Path) -> None:
 
 
 def test_ranks_that_do_not_spread_evenly(tmp_path: Path) -> None:
-    rendezvous = {"address": "127.0.0.1", "port": 29500, "node": 0, "nodes": 2}
+    where = collectives.Rendezvous("127.0.0.1", 29500, 0, 2)
     with pytest.raises(PayloadError, match="3 ranks cannot be spread evenly over 2 hosts"):
-        collectives.Group({"world_size": 3, "rendezvous": rendezvous}, {}, 29500, tmp_path)
+        collectives.Group(3, where, collectives.Work("gloo"), 29500, tmp_path)
 
 
 def test_ports_and_interfaces() -> None:

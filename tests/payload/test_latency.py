@@ -79,15 +79,16 @@ def test_figures_carry_the_interval_over_rounds() -> None:
         measure_round([made(0, ttft, [0.01] * 9)], started=0, asked_output=10, concurrency=1)
         for ttft in (0.1, 0.11, 0.12)
     ]
-    by_name = {figure["name"]: figure for figure in figures(rounds)}
+    by_name = {figure.name: figure for figure in figures(rounds)}
     p50 = by_name["ttft.p50"]
-    assert (p50["value"], p50["unit"], p50["samples"]) == (pytest.approx(110), "ms", 3)
-    assert p50["low"] == pytest.approx(110 - 4.303 * 10 / 3**0.5, rel=1e-3)
-    assert "mean over 3 rounds" in p50["formula"]
-    assert by_name["tpot.mean"]["formula"].count("(E2EL − TTFT) / (output tokens − 1)") == 1
-    assert by_name["output_throughput"]["unit"] == "tok/s"
-    assert by_name["request_throughput"]["unit"] == "req/s"
-    assert by_name["achieved_concurrency"]["unit"] == "count"
+    assert p50.value == pytest.approx(110)
+    assert (p50.unit, p50.samples) == ("ms", 3)
+    assert p50.low == pytest.approx(110 - 4.303 * 10 / 3**0.5, rel=1e-3)
+    assert "mean over 3 rounds" in p50.formula
+    assert by_name["tpot.mean"].formula.count("(E2EL − TTFT) / (output tokens − 1)") == 1
+    assert by_name["output_throughput"].unit == "tok/s"
+    assert by_name["request_throughput"].unit == "req/s"
+    assert by_name["achieved_concurrency"].unit == "count"
 
 
 def test_summary_has_vllms_statistics() -> None:

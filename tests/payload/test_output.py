@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from opsctl.payload.output import Output, read_records
+from opsctl.payload.records import Figure
 
 
 def test_each_record_is_a_line_on_the_disk_at_once(tmp_path: Path) -> None:
     with Output(tmp_path / "r.jsonl") as output:
-        output.cell("a", "verified", figures=[{"name": "x", "value": 1.0}])
+        output.cell("a", "verified", figures=[Figure("x", 1.0, "s")])
         seen = read_records(tmp_path / "r.jsonl")
     assert seen == [
         {
@@ -17,7 +18,7 @@ def test_each_record_is_a_line_on_the_disk_at_once(tmp_path: Path) -> None:
             "id": "a",
             "state": "verified",
             "reason": "",
-            "figures": [{"name": "x", "value": 1.0}],
+            "figures": [Figure("x", 1.0, "s").to_dict()],
             "detail": {},
         }
     ]
@@ -58,7 +59,7 @@ def test_lines_that_are_not_json_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_no_number_is_never_recorded(tmp_path: Path, value: float) -> None:
     with Output(tmp_path / "r.jsonl") as output, pytest.raises(ValueError, match="JSON"):
-        output.cell("a", "verified", figures=[{"value": value}])
+        output.cell("a", "verified", figures=[Figure("x", value, "s")])
 
 
 def test_artifact_has_size_and_sha256(tmp_path: Path) -> None:
@@ -66,8 +67,8 @@ def test_artifact_has_size_and_sha256(tmp_path: Path) -> None:
     (tmp_path / "sub" / "f.bin").write_bytes(b"x" * 3_000_000)
     with Output(tmp_path / "r.jsonl") as output:
         record = output.artifact(tmp_path / "sub" / "f.bin", "trace")
-    assert record["path"] == "sub/f.bin"
-    assert (record["size"], record["sha256"]) == (3_000_000, hashlib.sha256(b"x" * 3_000_000).hexdigest())
+    assert record.path == "sub/f.bin"
+    assert (record.size, record.sha256) == (3_000_000, hashlib.sha256(b"x" * 3_000_000).hexdigest())
 
 
 def test_progress_is_rationed(tmp_path: Path) -> None:

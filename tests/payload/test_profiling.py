@@ -8,6 +8,7 @@ import pytest
 from opsctl.payload import profiling
 from opsctl.payload.main import run_stage
 from opsctl.payload.output import Output, read_records
+from opsctl.payload.profile import Spec
 from opsctl.payload.profiling import check_file
 from opsctl.payload.tracefiles import snapshot
 from tests.payload.pacing import cells, figures, paced_server, run_payload, stamps
@@ -20,7 +21,7 @@ def spec(url: str, traces: Path, **changes: Any) -> dict[str, Any]:
         "engine": "vllm",
         "trace_dir": str(traces),
         "ranks": 2,
-        "with": "torch",
+        "profiler": "torch",
         "warmup_requests": 1,
         "requests": 2,
         "input_tokens": 10,
@@ -110,7 +111,7 @@ def test_another_rank_count_than_the_servers(tmp_path: Path, traces: Path, monke
 
 def test_nsys_where_there_is_none(tmp_path: Path, traces: Path) -> None:
     with paced_server() as url:
-        records = run_payload("profile", spec(url, traces, **{"with": "nsys"}), tmp_path / "step")
+        records = run_payload("profile", spec(url, traces, profiler="nsys"), tmp_path / "step")
     assert records[-1]["state"] == "failed"
     assert "nsys is not on this host's PATH" in records[-1]["reason"]
 
@@ -130,7 +131,7 @@ def test_nsys_reports_are_taken(tmp_path: Path, traces: Path, monkeypatch: pytes
 
     monkeypatch.setattr(profiling, "snapshot", with_report)
     with paced_server() as url:
-        records = run_here(spec(url, traces, **{"with": "nsys"}), tmp_path / "step", monkeypatch)
+        records = run_here(spec(url, traces, profiler="nsys"), tmp_path / "step", monkeypatch)
     assert cells(records)["concurrency=2/window=1"]["detail"]["files"] == ["report1.nsys-rep"]
 
 
@@ -159,7 +160,7 @@ def run_here(spec: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with Output(folder / "results.jsonl") as output:
-            run_stage(profiling.run, spec, output)
+            run_stage(profiling.measure, Spec.from_dict(spec), output)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

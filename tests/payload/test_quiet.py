@@ -11,11 +11,11 @@ import pytest
 from opsctl.payload.output import Output, read_records
 from opsctl.payload.quiet import Disturbed, NeverQuiet, QuietWatch
 from opsctl.payload.server import Server
+from opsctl.payload.serving_benchmark import QuietSpec
 from opsctl.playbook.models import HostEntry
-from opsctl.playbook.steps import Quiet, ServingBenchmark
 from opsctl.results import State
 from opsctl.stages.base import StageContext
-from opsctl.stages.serving_benchmark import ServingBenchmarkStage
+from opsctl.stages.serving_benchmark import Quiet, ServingBenchmark, ServingBenchmarkStage
 
 SPEC = {"wait": 5.0, "stable": 0.2, "running": 0}
 
@@ -75,7 +75,7 @@ def output(tmp_path: Path) -> Iterator[Output]:
 
 
 def watch(counters: Counters, output: Output, **spec: float) -> QuietWatch:
-    return QuietWatch({**SPEC, **spec}, Server(counters.url), output)
+    return QuietWatch(QuietSpec.from_dict({**SPEC, **spec}), Server(counters.url), output)
 
 
 def test_it_waits_until_the_server_was_quiet_for_long_enough(counters: Counters, output: Output) -> None:

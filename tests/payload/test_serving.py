@@ -50,8 +50,13 @@ def test_a_cell_from_end_to_end(tmp_path: Path) -> None:
     assert 0 < found["client_cpu"] < 1
     for name in ("ttft", "tpot", "itl", "e2el"):
         assert {f"{name}.{each}" for each in ("mean", "std", "p50", "p90", "p95", "p99")} <= set(found)
-    # 12 requests a round of two rounds and the warm-up, no prompt twice.
-    assert seen["prompts"] == 25
+    # Two waves of the warm-up at least, each with two requests a stream; then 12 requests a round; no prompt twice.
+    waves = int(cell["detail"]["warmup"].split()[0])
+    assert waves >= 2
+    assert found["warmup.time"] > 2 * 2 * (0.05 + 11 * 0.01)
+    assert seen["prompts"] == 24 + 4 * waves
+    asked = [record["asked"] for record in records if record["record"] == "evidence"]
+    assert "concurrency=2: warm-up at its own load" in asked
     raw = tmp_path / "requests-concurrency-2.jsonl.gz"
     lines = [json.loads(line) for line in gzip.decompress(raw.read_bytes()).splitlines()]
     assert len(lines) == 24
@@ -69,6 +74,13 @@ def test_open_loop(tmp_path: Path) -> None:
     found = figures(cells(records)["rate=30"])
     assert "send_lag.p99" in found
     assert "steady.output_throughput" not in found
+
+
+def test_a_round_is_never_narrower_than_the_concurrency(tmp_path: Path) -> None:
+    with paced_server() as url:
+        work = spec(url, requests=2, rounds=1, ids=[{"id": "concurrency=4", "concurrency": 4}])
+        records = run_payload("serving-benchmark", work, tmp_path)
+    assert cells(records)["concurrency=4"]["detail"]["completed"] == 4
 
 
 def test_failed_requests_are_counted_apart(tmp_path: Path) -> None:
@@ -99,7 +111,10 @@ def test_without_metrics_the_hit_rate_is_unknown_not_zero(tmp_path: Path) -> Non
 def test_short_answers_are_told(tmp_path: Path) -> None:
     with paced_server("--fault", "short") as url:
         records = run_payload("serving-benchmark", spec(url, rounds=1), tmp_path)
-    assert cells(records)["concurrency=2"]["reason"] == "12 requests returned fewer than 12 tokens"
+    cell = cells(records)["concurrency=2"]
+    assert (cell["state"], records[-1]["state"]) == ("inconclusive", "inconclusive")
+    assert cell["reason"].startswith("12 of 12 requests ended before 12 tokens, with ")
+    assert cell["figures"]  # they are shown; history and comparisons take verified cells only
 
 
 @pytest.mark.parametrize(

@@ -199,3 +199,61 @@ def test_a_server_that_only_accepts_is_given_up() -> None:
 
     (exchange,) = answered(answer, limit=0.3)
     assert exchange.error == "no end within 0.3 s"
+
+
+def streamed(body: bytes, *, size: int = 1 << 16) -> Exchange:
+    """Return what the client makes of a body that comes in pieces."""
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode())
+        for place in range(0, len(body), size):
+            writer.write(body[place : place + size])
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    return answered(answer)[0]
+
+
+COMMENTED = (
+    b": keep-alive\n"
+    + TOKEN
+    + b"event: message\nid: 7\nretry: 10\n"
+    + TOKEN.replace(b"data: ", b"data:")
+    + USAGE
+    + DONE
+)
+SPREAD = b'data: {"choices":\ndata: [{"index":0,\ndata:  "text":"a"}]}\n\n'
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1 << 16])
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
+@pytest.mark.parametrize("body", [COMMENTED, SPREAD + SPREAD + USAGE + DONE], ids=["comments", "several data lines"])
+def test_events_as_the_standard_has_them(body: bytes, ending: bytes, size: int) -> None:
+    exchange = streamed(body.replace(b"\n", ending), size=size)
+    assert (exchange.error, exchange.chunks, exchange.output_tokens) == ("", 2, 2)
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_a_request_that_the_server_gave_up_is_failed(reason: str) -> None:
+    last = TOKEN.replace(b'"text":"a"', f'"text":"","finish_reason":"{reason}"'.encode())
+    exchange = streamed(TOKEN + last + USAGE + DONE)
+    assert exchange.error == f"the server gave the request up: finish_reason {reason}"
+
+
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_a_request_that_ended_as_it_should_is_not(reason: str) -> None:
+    last = TOKEN.replace(b'"text":"a"', f'"text":"","finish_reason":"{reason}"'.encode())
+    exchange = streamed(TOKEN + last + USAGE + DONE)
+    assert (exchange.error, exchange.finish) == ("", reason)
+
+
+def test_text_about_an_abort_is_no_abort() -> None:
+    text = json.dumps('{"finish_reason":"abort"}').encode()
+    exchange = streamed(TOKEN.replace(b'"a"', text) + TOKEN + USAGE + DONE)
+    assert (exchange.error, exchange.finish) == ("", "")
+
+
+def test_an_answer_without_a_token_is_not_completed() -> None:
+    empty = b'data: {"choices":[{"index":0,"text":"","finish_reason":"stop"}]}\n\n'
+    exchange = streamed(empty + USAGE.replace(b'"completion_tokens":2', b'"completion_tokens":0') + DONE)
+    assert exchange.error == "the answer held no token"

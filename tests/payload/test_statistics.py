@@ -40,7 +40,7 @@ def test_interval_of_three_rounds() -> None:
 
 def test_one_round_has_no_interval() -> None:
     assert interval([10.0]) is None
-    assert figure("x", 1.0, "ms")["low"] is None
+    assert figure("x", 1.0, "ms").low is None
 
 
 @pytest.mark.parametrize("call", [lambda: mean([]), lambda: percentile([], 50), lambda: t_975(0)])

@@ -17,9 +17,10 @@ from opsctl.plan.planner import cells_by_stage
 from opsctl.playbook.hashing import content_hash
 from opsctl.playbook.inventory import LoadedInventory, load_inventory
 from opsctl.playbook.loading import load_playbooks
-from opsctl.playbook.steps import Gemm, Step
+from opsctl.playbook.steps import Step
 from opsctl.results import Cell
 from opsctl.stages.base import StageContext
+from opsctl.stages.gemm import Gemm
 
 INVENTORY = """
 hosts: {g1: {}, g2: {}}
@@ -445,8 +446,8 @@ def test_the_picture_counts_and_names_everything(tmp_path: Path) -> None:
 
 def test_estimates_say_their_spread() -> None:
     assert Estimate.of([]) is None
-    assert Estimate.of([5.0]) == Estimate(5.0, 0.0, 1)
-    assert Estimate.of([4.0, 6.0]) == Estimate(5.0, 2**0.5, 2)
+    assert Estimate.of([5.0]) == Estimate(5.0, 0.0, 1, slowest=5.0)
+    assert Estimate.of([4.0, 6.0]) == Estimate(5.0, 2**0.5, 2, slowest=6.0)
 
 
 def test_the_campaign_of_the_repository_is_planned_to_the_last_cell() -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from opsctl.playbook.hashing import content_hash
 from opsctl.playbook.loading import load_playbook
-from opsctl.playbook.steps import Gemm, Profile
+from opsctl.stages.gemm import Gemm
+from opsctl.stages.profile import Profile
 from tests.playbook.files import inventory_at, write
 
 TEXT = "name: x\nhosts: kimi\nphases:\n  - name: a\n    serve: nothing\n    steps:\n      - gemm: {OPTIONS}\n"

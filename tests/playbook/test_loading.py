@@ -7,7 +7,8 @@ import pytest
 from opsctl.errors import DefinitionError, UnfitError
 from opsctl.playbook.inventory import LoadedInventory, load_inventory
 from opsctl.playbook.loading import find_playbook, load_playbook, load_playbooks
-from opsctl.playbook.steps import Gemm, ServingBenchmark
+from opsctl.stages.gemm import Gemm
+from opsctl.stages.serving_benchmark import ServingBenchmark
 from tests.playbook.files import INVENTORY, inventory_at, said, write
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.playbook.schema import json_schema
 from opsctl.playbook.source import read_document
-from opsctl.playbook.steps import STAGES
+from opsctl.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
 

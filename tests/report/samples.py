@@ -24,6 +24,7 @@ from opsctl.record import (
     StepRecord,
 )
 from opsctl.results import Artifact, Cell, Evidence, Figure, State, StepResult
+from opsctl.trace.document import FORMAT
 
 START = datetime(2026, 11, 30, 1, 0, tzinfo=UTC)
 BASE = "vllm-kimi-k25-int4"
@@ -189,6 +190,7 @@ def trace_document(batch: int, seed: int, *, broken_rank: int | None = None) -> 
     summed = sum(sum_us for _, sum_us, _ in categories)
     problems = [] if broken_rank is None else [f"rank {broken_rank}: the file ends inside an event; 61 % was salvaged"]
     return {
+        "format": FORMAT,
         "ranks": [
             {
                 "rank": rank,
@@ -197,13 +199,14 @@ def trace_document(batch: int, seed: int, *, broken_rank: int | None = None) -> 
                 "device": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
                 "problems": problems if rank == broken_rank else [],
                 "busy_us_per_step": total * (1 + 0.002 * rank),
-                "communication_us_per_step": 5930 * jitter * (1 - 0.02 * rank),
+                "exposed_communication_us_per_step": 5930 * jitter * (1 - 0.02 * rank),
             }
             for rank in range(8)
         ],
         "steps": {
             "decode": {
                 "count": 155,
+                "used": 155,
                 "batch": batch,
                 "wall_us": {"p50": 13420.0 * jitter, "mean": 13470.0 * jitter, "cv": 0.021},
             },
@@ -236,14 +239,14 @@ def trace_document(batch: int, seed: int, *, broken_rank: int | None = None) -> 
                 "calls_per_step": 126.0,
                 "expected_per_step": 123.0,
                 "communication_us_per_step": 8120.0 * jitter,
-                "skew_us_per_step": 3050.0 * jitter,
+                "straggler_wait_us_per_step": 3050.0 * jitter,
             },
             {
                 "op": "all_gather",
                 "calls_per_step": 1.0,
                 "expected_per_step": 1.0,
                 "communication_us_per_step": 31.0,
-                "skew_us_per_step": 9.0,
+                "straggler_wait_us_per_step": 9.0,
             },
         ],
         "busy_us": total * 155,
@@ -501,11 +504,14 @@ def _gemm(
 def lab_campaign(folder: Path, *, run: str = "20261201-0230-lab") -> RunRecord:
     """Return a short verified campaign of the lab: two ranks on CPU, 9 all-reduces a step."""
     document = {
+        "format": FORMAT,
         "ranks": [
-            {"rank": rank, "file": f"rank{rank}.1.pt.trace.json.gz", "events": 40_000, "device": "cpu", "problems": []}
+            {"rank": rank, "file": f"rank{rank}.1.pt.trace.json.gz", "events": 40_000, "problems": []}
             for rank in range(2)
         ],
-        "steps": {"decode": {"count": 155, "batch": 1, "wall_us": {"p50": 3100.0, "mean": 3190.0, "cv": 0.08}}},
+        "steps": {
+            "decode": {"count": 155, "used": 155, "batch": 1, "wall_us": {"p50": 3100.0, "mean": 3190.0, "cv": 0.08}}
+        },
         "categories": [
             {"name": "communication", "busy_us_per_step": 900.0, "sum_us_per_step": 900.0, "share_of_busy": 0.36},
             {"name": "dense gemm", "busy_us_per_step": 1600.0, "sum_us_per_step": 1700.0, "share_of_busy": 0.64},

@@ -141,7 +141,8 @@ def test_hostile_names_stay_text(kimi: RunRecord) -> None:
     [
         (b"", "Expecting value"),
         (b"{not json", "Expecting property name"),
-        (b'{"ranks": 5}', "not an analysis: ranks"),
+        (b'{"format": 2, "ranks": 5}', "not an analysis: ranks"),
+        (b'{"ranks": []}', "not an analysis of format 2"),
         (None, "No such file"),
     ],
 )

@@ -110,7 +110,7 @@ def test_the_sum_of_a_steps_products_stands_beside_its_floor(tmp_path: Path) -> 
         {"tokens": 64, "gemm_us_per_step": 40000.0, "weight_floor_us": None, "missing": ["routed w13"]},
     ]
     record = changed(samples.kimi_campaign(tmp_path), 1, 0, detail={"sums": sums})
-    text = section(render_markdown(record), "Matrix products of one decode step")
+    text = section(render_markdown(record), "Matrix products against")
     assert "| 1 | 7.200 | 4.000 | 1.80 × | nothing |" in text
     assert "| 64 | 40.00 | – | – | routed w13 |" in text
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from opsctl.playbook.hashing import content_hash
-from opsctl.playbook.steps import Gemm
 from opsctl.results import State, StepResult
 from opsctl.runs import durations
 from opsctl.runs.journal import Journal
+from opsctl.runs.reading import load_run
+from opsctl.stages.gemm import Gemm
 
 OPTIONS = Gemm(tokens=(1, 8))
 
@@ -57,6 +58,30 @@ def test_only_loads_that_became_ready_count(journal: Journal) -> None:
     (name, estimate), *rest = durations.loads(journal, "h").items()
     assert rest == []
     assert (name, estimate.seconds, estimate.samples) == ("prod", 101.0, 2)
+
+
+def test_the_estimate_of_loads_is_a_median_with_the_longest_of_each_phase(journal: Journal) -> None:
+    for seconds in (100.0, 110.0, 150.0):
+        load = journal.begin_load("r", "h", service="prod", unit="prod.service", attempt=1)
+        journal.end_load(load, outcome="ready", seconds=seconds, phases={"weights": seconds * 0.8})
+    estimate = durations.loads(journal, "h")["prod"]
+    assert (estimate.seconds, estimate.samples, estimate.slowest) == (110.0, 3, 150.0)
+    assert str(estimate) == "1m 50s ± 26.5 s (n=3)"
+    assert dict(estimate.longest_phases) == {"weights": pytest.approx(120.0)}
+    assert estimate.slower_than_ever(151)
+    assert not estimate.slower_than_ever(149)
+    assert durations.loads(journal, "h", before=3)["prod"].seconds == 105.0
+    assert durations.loads(journal, "elsewhere") == {}
+
+
+def test_a_run_is_shown_beside_what_its_loads_took_before(journal: Journal) -> None:
+    for run, seconds in (("r", 100.0), ("s", 300.0)):
+        if run != "r":
+            journal.begin_run(run, playbook="p", file="p.yml", version="1", definition={})
+        load = journal.begin_load(run, "h", service="prod", unit="prod.service", attempt=1)
+        journal.end_load(load, outcome="ready", seconds=seconds)
+    assert [load.usual for load in load_run(journal, "r").loads] == [None]
+    assert [load.usual for load in load_run(journal, "s").loads] == [100.0]
 
 
 def test_a_stop_ends_when_the_gpus_are_free(journal: Journal) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import Defect, JournalError
-from opsctl.playbook.steps import Command
 from opsctl.results import Cell, Evidence, State, StepResult
 from opsctl.runs.journal import Journal
 from opsctl.runs.reading import CONTROLLER_DIED, find_run, list_runs, load_run
 from opsctl.runs.schema import SCHEMA_VERSION
+from opsctl.stages.command import Command
 
 RUN = "20261201-024500-ab12"
 

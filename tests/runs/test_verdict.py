@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import ExitCode
-from opsctl.playbook.steps import Command
 from opsctl.results import Evidence, State, StepResult
 from opsctl.runs.journal import Journal
 from opsctl.runs.verdict import verdict_of
+from opsctl.stages.command import Command
 
 RUN = "r"
 PROOF = [Evidence(asked="a completion", observed="4 tokens", time="t")]

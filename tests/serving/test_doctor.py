@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.estimate import Estimate
 from opsctl.host.protocol import Host
 from opsctl.lab.hosts import LabHost
 from opsctl.lab.spec import HostSpec
@@ -16,7 +17,6 @@ from opsctl.playbook.models import Role
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.serving import doctor
 from opsctl.serving.doctor import Check, Verdict
-from opsctl.serving.load.history import LoadHistory
 from tests.serving.conftest import limit, service_for
 
 pytestmark = pytest.mark.lab
@@ -55,9 +55,7 @@ def test_a_fit_host_passes(
     tmp_path: Path,
 ) -> None:
     standin_unit(fresh_lab_host, Standin(service=FIT_SERVICE))
-    history = LoadHistory(tmp_path / "loads.sqlite")
-    history.add(host="lab", service=Standin().unit, seconds=12.0)
-    checks = examine(history=history)
+    checks = examine(loads={Standin().unit: Estimate(12.0, slowest=12.0)})
     assert [check for check in checks.values() if check.verdict is Verdict.STOP] == []
     expected = {
         "gpus": Verdict.OK,

@@ -115,9 +115,9 @@ def test_a_tool_that_is_not_there_is_unknown_and_one_that_hangs_stops() -> None:
 
 def test_processes_are_ours_by_unit() -> None:
     mine, theirs = GpuProcess(1, unit="vllm-a.service"), GpuProcess(2, unit="", name="train.py")
-    check = judge_gpus(GpuReading((gpu(),)), (mine,), ours=("vllm-*",), ranks=1)[1]
+    check = judge_gpus(GpuReading((gpu(),)), (mine,), ours=("vllm-*",), ranks=1)[2]
     assert check.verdict is Verdict.OK
-    check = judge_gpus(GpuReading((gpu(),)), (mine, theirs), ours=("vllm-*",), ranks=1)[1]
+    check = judge_gpus(GpuReading((gpu(),)), (mine, theirs), ours=("vllm-*",), ranks=1)[2]
     assert check.verdict is Verdict.STOP
     assert "pid 2 of no unit: train.py" in check.reason
     assert "pid 1" not in check.reason

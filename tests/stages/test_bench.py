@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.commands.benching import parse_shapes, parse_slo, parse_sweep
+from opsctl.commands.bench_arguments import parse_shapes, parse_slo, parse_sweep
 from opsctl.errors import UnfitError
 from tests.payload.pacing import paced_server
 from tests.stages.test_models import TINY

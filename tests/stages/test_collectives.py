@@ -1,12 +1,13 @@
+import json
 from typing import Any
 
 import pytest
 
 from opsctl.errors import StageError
-from opsctl.playbook.models import HostEntry
-from opsctl.playbook.steps import Collectives
+from opsctl.payload.collectives import Rendezvous, Spec
+from opsctl.playbook.models import HostEntry, ServiceEntry
 from opsctl.results import State
-from opsctl.stages.collectives import CollectivesStage, message_bytes, ranks
+from opsctl.stages.collectives import Collectives, CollectivesStage, message_bytes, ranks
 from opsctl.stages.models import KIMI_K25, derive
 from tests.stages.contexts import context, nothing
 from tests.stages.test_topology import PCIE, PEERS
@@ -41,9 +42,9 @@ def test_cells_are_op_message_graph_and_sweep() -> None:
         for tokens in (1, 8)
         for graph in ("on", "off")
     ]
-    spec = STAGE.invocation(options, nothing(), cells).spec
-    assert spec["world_size"] == 8
-    assert [cell["environment"] for cell in spec["cells"]] == [{}] * 4 + [{"NCCL_PROTO": "LL"}] * 4
+    spec = Spec.from_dict(json.loads(STAGE.invocation(options, nothing(), cells).spec_json()))
+    assert spec.world_size == 8
+    assert [cell.environment for cell in spec.cells] == [{}] * 4 + [{"NCCL_PROTO": "LL"}] * 4
 
 
 def test_gloo_has_no_graphs() -> None:
@@ -60,13 +61,17 @@ def test_ranks_come_from_the_step_the_service_or_the_host() -> None:
     assert ranks(Collectives(world_size=2), context()) == 2
     assert ranks(Collectives(), context()) == 8
     assert ranks(Collectives(), nothing(host=HostEntry(gpus=4))) == 4
+    production = ServiceEntry(url="http://x", model="m", tensor_parallel=2)
+    assert ranks(Collectives(), nothing(host=HostEntry(gpus=4), production=production)) == 2
     with pytest.raises(StageError, match="number of ranks is not known"):
         ranks(Collectives(), nothing(host=HostEntry()))
+    with pytest.raises(StageError, match="number of ranks on kimi-1 is not known"):
+        STAGE.refuse(Collectives(), nothing(host=HostEntry()))
 
 
 def test_an_unknown_collective() -> None:
-    with pytest.raises(StageError, match="no such collective: broadcast"):
-        STAGE.cells(Collectives(model="kimi-k2.5", ops=("broadcast",)), nothing())
+    with pytest.raises(StageError, match=r"ops: wanted any of all_reduce, .* found broadcast"):
+        STAGE.refuse(Collectives(model="kimi-k2.5", ops=("broadcast",)), nothing())
 
 
 def test_the_result_names_topology_expectation_and_advice() -> None:
@@ -103,9 +108,9 @@ def test_across_hosts_they_meet_at_the_first_ones_address() -> None:
     options = Collectives(model="kimi-k2.5", across_hosts=True, world_size=4, tokens=(1,), ops=("all_to_all",))
     here = nothing(host_name="node-b", peers=PEERS_OF_TWO)
     cells = STAGE.cells(options, here)
-    spec = STAGE.invocation(options, here, cells).spec
-    assert spec["world_size"] == 8
-    assert spec["rendezvous"] == {"address": "10.0.0.1", "port": 29511, "node": 1, "nodes": 2}
+    spec = Spec.from_dict(json.loads(STAGE.invocation(options, here, cells).spec_json()))
+    assert spec.world_size == 8
+    assert spec.rendezvous == Rendezvous("10.0.0.1", 29511, 1, 2)
 
 
 def test_across_hosts_wants_several() -> None:

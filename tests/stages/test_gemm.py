@@ -1,11 +1,13 @@
+import json
 from typing import Any
 
 import pytest
 
 from opsctl.errors import StageError
-from opsctl.playbook.steps import Gemm
+from opsctl.payload.gemm import Spec
+from opsctl.playbook.models import ServiceEntry
 from opsctl.results import State
-from opsctl.stages.gemm import GemmStage, backends_for
+from opsctl.stages.gemm import Gemm, GemmStage, backends_for
 from tests.stages.contexts import context, nothing
 from tests.stages.test_models import DEEPSEEK_V3, LLAMA_70B, TINY
 
@@ -46,10 +48,11 @@ def test_the_spec_is_all_that_the_host_needs() -> None:
     options = Gemm(model="kimi-k2.5", tokens=(8,), ops=("experts", "o_proj"), backends=("marlin", "torch"))
     cells = STAGE.cells(options, nothing())
     invocation = STAGE.invocation(options, nothing(), cells)
-    assert invocation.payload == "gemm"
-    assert invocation.exclusive_gpu
-    assert invocation.spec["ops"]["experts"]["experts"] == 384
-    assert [cell["id"] for cell in invocation.spec["cells"]] == ["o_proj/M=8/torch", "experts/M=8/marlin"]
+    assert invocation.argv("python", "x.pyz")[:3] == ("python", "x.pyz", "gemm")
+    spec = Spec.from_dict(json.loads(invocation.spec_json()))
+    assert spec == invocation.spec
+    assert {op.name: op.experts for op in spec.ops} == {"o_proj": 0, "experts": 384}
+    assert [cell.id for cell in spec.cells] == ["o_proj/M=8/torch", "experts/M=8/marlin"]
 
 
 def test_the_served_models_own_config() -> None:
@@ -68,7 +71,6 @@ def test_own_shapes() -> None:
     [
         (Gemm(), "its config.json could not be read"),
         (Gemm(model="kimi-k2.5", ops=("experts", "nope")), "no operation nope"),
-        (Gemm(model="kimi-k2.5", backends=("cutlass",)), "no such backend: cutlass"),
         (Gemm(model="kimi-k2.5", tensor_parallel=7), "no shapes for kimi-k2.5 at tensor parallel 7"),
         (Gemm(model="kimi-k2.5", ops=("o_proj",), backends=("marlin",)), "nothing to measure"),
     ],
@@ -76,6 +78,18 @@ def test_own_shapes() -> None:
 def test_what_cannot_be_planned_says_why(options: Gemm, said: str) -> None:
     with pytest.raises(StageError, match=said):
         STAGE.cells(options, nothing())
+
+
+def test_an_unknown_kernel_is_refused() -> None:
+    with pytest.raises(StageError, match="backends: wanted any of torch, marlin, int4pack, found cutlass"):
+        STAGE.refuse(Gemm(model="kimi-k2.5", backends=("cutlass",)), nothing())
+
+
+def test_where_nothing_serves_the_shapes_are_those_of_production() -> None:
+    production = ServiceEntry(url="http://x", model="m", tensor_parallel=2)
+    here = nothing(model_config=LLAMA_70B, production=production)
+    (cell,) = STAGE.cells(Gemm(tokens=(1,), ops=("o_proj",)), here)
+    assert cell.axes["k"] == 8192 // 2
 
 
 @pytest.mark.parametrize(

@@ -105,3 +105,14 @@ def test_artifacts_and_evidence() -> None:
     assert [each.size for each in result.artifacts] == [4]
     assert result.evidence[0].observed == "o"
     assert result.profiled
+
+
+def test_a_cell_that_was_measured_at_another_load_makes_the_step_inconclusive() -> None:
+    planned = (Cell(id="a"), Cell(id="b"))
+    said = {"record": "cell", "id": "b", "state": "inconclusive", "reason": "12 of 12 requests ended early"}
+    end = {"record": "end", "state": "inconclusive", "reason": "1 of 2 cells measured"}
+    result = judge_records("x", planned, [{"record": "cell", "id": "a", "state": "verified"}, said, end])
+    assert result.state is State.INCONCLUSIVE
+    assert result.reason == "1 of 2 cells verified, 1 inconclusive (b: 12 of 12 requests ended early)"
+    alone = judge_records("x", planned[1:], [said, end])
+    assert alone.state is State.INCONCLUSIVE

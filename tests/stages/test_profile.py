@@ -1,9 +1,11 @@
+import json
+
 import pytest
 
 from opsctl.errors import StageError
+from opsctl.payload.profile import Spec
 from opsctl.playbook.models import ServiceEntry
-from opsctl.playbook.steps import Profile
-from opsctl.stages.profile import ProfileStage
+from opsctl.stages.profile import Profile, ProfileStage
 from tests.stages.contexts import context, nothing
 from tests.stages.test_models import TINY
 
@@ -23,10 +25,8 @@ def test_cells_are_windows_of_each_concurrency() -> None:
 def test_the_spec_wants_a_file_of_every_rank() -> None:
     options = Profile()
     invocation = STAGE.invocation(options, context(), STAGE.cells(options, context()))
-    assert invocation.spec["ranks"] == 8
-    assert invocation.spec["trace_dir"] == "/var/lib/traces"
-    assert invocation.spec["engine"] == "vllm"
-    assert invocation.spec["flush_limit"] == 45 * 60
+    spec = Spec.from_dict(json.loads(invocation.spec_json()))
+    assert (spec.ranks, spec.trace_dir, spec.engine, spec.flush_limit) == (8, "/var/lib/traces", "vllm", 45 * 60)
 
 
 @pytest.mark.parametrize(("fetch", "takes"), [("all", 2), ("rank0", 5), ("none", 1)])
@@ -50,14 +50,14 @@ def test_what_cannot_be_profiled_says_why(where: object, said: str) -> None:
 
 
 def test_what_a_step_should_hold_goes_along_where_the_model_is_known() -> None:
-    def spec(**where: object) -> dict[str, object]:
-        return STAGE.invocation(Profile(), context(**where), ()).spec
+    def spec(**where: object) -> Spec:
+        return Spec.from_dict(json.loads(STAGE.invocation(Profile(), context(**where), ()).spec_json()))
 
     known = spec(model_config={**TINY, "num_key_value_heads": 8})
-    assert known["expected"] == {"all_reduce": 9, "all_gather": 1}
-    assert known["token_bytes"] == 1024
-    assert "expected" not in spec()
-    assert "expected" not in spec(model_config={"hidden_size": 5})
+    assert known.expected == {"all_reduce": 9, "all_gather": 1}
+    assert known.token_bytes == 1024
+    assert spec().expected is None
+    assert spec(model_config={"hidden_size": 5}).expected is None
 
 
 def test_profiled_numbers_are_marked() -> None:

@@ -50,7 +50,7 @@ def test_json_is_one_document_with_the_promised_keys(folder: Path) -> None:
         "name", "category", "calls", "calls_per_step", "sum_us", "mean_us", "share_of_sum",
     }  # fmt: skip
     assert document["collectives"][0].keys() >= {
-        "op", "calls_per_step", "expected_per_step", "communication_us_per_step", "skew_us_per_step",
+        "op", "calls_per_step", "expected_per_step", "communication_us_per_step", "straggler_wait_us_per_step",
     }  # fmt: skip
 
 

@@ -18,8 +18,8 @@ from opsctl.trace.markers import read_marker
         ("step[DECODE bs=16]", "decode", 16),
         ("step[EXTEND bs=2 toks=107]", "prefill", 2),
         ("step[MIXED bs=2]", "mixed", 2),
-        ("step[TARGET_VERIFY bs=2]", "unknown", 2),
-        ("ProfilerStep#7", "unknown", None),
+        ("step[TARGET_VERIFY bs=2]", "other", 2),
+        ("ProfilerStep#7", "other", None),
     ],
 )
 def test_markers(name: str, kind: str, batch: int | None) -> None:

@@ -6,10 +6,27 @@ The paths here are the contract with everything that names the guard from outsid
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING
+
+from opsctl.errors import ExitCode
 
 if TYPE_CHECKING:
     from opsctl.playbook.models import HostEntry
+
+
+class GuardExit(IntEnum):
+    """Exit statuses of ``opsctl-guard``. UNFIT and HELD are those of opsctl itself."""
+
+    UNFIT = ExitCode.UNFIT
+    HELD = ExitCode.HELD
+    NOT_ACTIVE = 5
+    """Production is not active: the lease stays."""
+    LOST = 7
+    """The token does not hold."""
+    BUSY = 8
+    """The lock is taken for too long."""
+
 
 STATE_DIR = "/var/lib/opsctl"
 """Lease, log and lock: one a host, whatever the scope."""
@@ -19,6 +36,9 @@ GUARD_PATH = "/usr/local/lib/opsctl/opsctl-guard"
 
 USER_GUARD_PATH = ".local/lib/opsctl/opsctl-guard"
 """The guard in user scope, under the home folder of the user who serves."""
+
+GPU_IDLE_MIB = 1024
+"""A free GPU holds at most so many MiB (contexts of the driver and of monitors). The guard's script has the same."""
 
 SERVICE = "opsctl-guard.service"
 SLICE = "opsctl.slice"

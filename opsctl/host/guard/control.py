@@ -13,7 +13,7 @@ from importlib import resources
 
 from opsctl.deadline import Deadline
 from opsctl.errors import CommandFailed, HostHeld, LeaseError, LeaseLost, NotGuardable
-from opsctl.host.guard import SERVICE, guard_argv
+from opsctl.host.guard import SERVICE, GuardExit, guard_argv
 from opsctl.host.guard.terms import LeaseTerms
 from opsctl.host.guard.view import LeaseView, parse_view
 from opsctl.host.protocol import Completed, Host
@@ -35,8 +35,6 @@ __all__ = [
     "uninstall",
     "version",
 ]
-
-_UNFIT, _HELD, _NOT_ACTIVE, _LOST, _BUSY = 2, 4, 5, 7, 8
 
 # The script comes in by stdin and the unit as an argument: one call, and nothing is left behind on a lost link
 # but a folder in /tmp.
@@ -119,7 +117,12 @@ def release(host: Host, lease: Lease, *, deadline: Deadline) -> LeaseView:
     """
     done = _ask(host, "release", str(lease.token), deadline=deadline)
     view = parse_view(done.text)
-    if done.exit_status == _LOST and view.state == "closed" and view.run == lease.run and view.closed_by == view.holder:
+    if (
+        done.exit_status == GuardExit.LOST
+        and view.state == "closed"
+        and view.run == lease.run
+        and view.closed_by == view.holder
+    ):
         return view
     return _judge(host, done, "release the lease")
 
@@ -206,9 +209,9 @@ def _judge(host: Host, done: Completed, wanted: str) -> LeaseView:
     said = _last_line(done)
     if done.exit_status == 0:
         return view
-    if done.exit_status == _HELD:
+    if done.exit_status == GuardExit.HELD:
         raise _held(host, view, wanted, f"{view.describe()} ({said})")
-    if done.exit_status == _LOST:
+    if done.exit_status == GuardExit.LOST:
         raise LeaseLost(
             f"the lease on {host.name} is gone: {view.describe()}",
             wanted=wanted,
@@ -216,9 +219,9 @@ def _judge(host: Host, done: Completed, wanted: str) -> LeaseView:
             where=host.name,
             hint=f"opsctl lease show {host.name}",
         )
-    if done.exit_status == _NOT_ACTIVE:
+    if done.exit_status == GuardExit.NOT_ACTIVE:
         raise LeaseError(f"the lease on {host.name} stays: {said}", wanted=wanted, where=host.name)
-    if done.exit_status == _UNFIT or _missing(done):
+    if done.exit_status == GuardExit.UNFIT or _missing(done):
         raise NotGuardable(
             f"{host.name} cannot be guarded: {said}",
             wanted=wanted,
@@ -231,7 +234,7 @@ def _judge(host: Host, done: Completed, wanted: str) -> LeaseView:
         stderr=done.stderr.decode(errors="replace"),
         seen=said or "no output",
         where=host.name,
-        hint="the lock is held by something that hangs" if done.exit_status == _BUSY else None,
+        hint="the lock is held by something that hangs" if done.exit_status == GuardExit.BUSY else None,
     )
 
 

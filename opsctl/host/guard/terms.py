@@ -50,6 +50,9 @@ def _service_terms(service: ResolvedService) -> list[tuple[str, str]]:
         ("unit", service.unit),
         ("url", f"{service.url.rstrip('/')}/v1/completions"),
         ("key_file", service.api_key_file or ""),
+        # Sent only where they are set: the default is curl's own, the system's store.
+        *([("ca_file", service.ca_file)] if service.ca_file else []),
+        *([("verify", "no")] if not service.verify else []),
         ("body", _base64(_completion(service.model))),
         ("stop_limit", _seconds(service.stop.limit)),
         ("gpu_limit", _seconds(service.stop.gpu_limit)),

@@ -1,8 +1,5 @@
 """gemm: matrix products at a model's exact shapes, each kernel checked before it is timed.
 
-Spec: ``device, repetitions, limit, ops: {name: {...}}, cells: [{id, op, m, backend}]``. An op is
-``{kind: dense, n, k, dtype, batch}`` or ``{kind: experts, experts, all_experts, top_k, hidden, intermediate, dtype}``.
-
 The measuring runs in a child process (``worker.py``): a kernel that crashes the process, corrupts the CUDA context
 or never ends costs its own cell, and a fresh child takes up the rest.
 """
@@ -17,13 +14,55 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from opsctl.payload import records
 from opsctl.payload.errors import PayloadError
 from opsctl.payload.output import Output
+from opsctl.payload.records import CellRecord, Record, many
 
 _CELL_LIMIT = 300.0  # seconds for one cell, the making of its weights included
 _START_LIMIT = 300.0  # importing torch and vLLM from a cold disk, and the ceilings
+
+
+@dataclass(frozen=True)
+class OpSpec(Record):
+    """One operation. Kind dense: ``n``, ``k``, ``batch``; kind experts: the other numbers."""
+
+    name: str
+    kind: str
+    dtype: str = "bf16"
+    n: int = 0
+    k: int = 0
+    batch: int = 1
+    experts: int = 0
+    """Of this rank."""
+    all_experts: int = 0
+    top_k: int = 0
+    hidden: int = 0
+    intermediate: int = 0
+
+
+@dataclass(frozen=True)
+class CellSpec(Record):
+    """One operation at ``m`` tokens by one kernel."""
+
+    id: str
+    op: str
+    m: int
+    backend: str
+
+
+@dataclass(frozen=True)
+class Spec(records.Spec):
+    """What is measured. ``limit`` is in seconds."""
+
+    ops: tuple[OpSpec, ...] = many(OpSpec)
+    cells: tuple[CellSpec, ...] = many(CellSpec)
+    device: str = "auto"
+    repetitions: int = 100
+    limit: float = 3600.0
 
 
 def self_command() -> list[str]:
@@ -37,12 +76,12 @@ def self_command() -> list[str]:
 class _Worker:
     """One child, its lines, and the cell that it is at."""
 
-    def __init__(self, spec: Mapping[str, Any], output: Output) -> None:
+    def __init__(self, spec: Spec, output: Output) -> None:
         path = output.folder / "gemm-worker.json"
-        path.write_text(json.dumps(spec), encoding="utf-8")
+        path.write_text(json.dumps(spec.to_dict()), encoding="utf-8")
         self.log = (output.folder / "gemm-worker.stderr").open("ab")
         self.process = subprocess.Popen(
-            [*self_command(), "gemm-worker", str(path)],
+            [*self_command(), "--worker", "gemm.worker", str(path)],
             stdout=subprocess.PIPE,
             stderr=self.log,
             stdin=subprocess.DEVNULL,
@@ -103,31 +142,25 @@ def _how_it_died(status: int, output: Output) -> str:
 class _Supervisor:
     """Runs children until each cell has an outcome."""
 
-    def __init__(self, spec: Mapping[str, Any], output: Output) -> None:
+    def __init__(self, spec: Spec, output: Output) -> None:
         self.spec = spec
         self.output = output
-        self.left = {cell["id"]: cell for cell in spec["cells"] if cell["id"] not in output.verified}
+        self.left = {cell.id: cell for cell in spec.cells if cell.id not in output.verified}
         self.states: dict[str, str] = dict.fromkeys(output.verified, "verified")
-        self.end = time.monotonic() + float(spec["limit"])
+        self.end = time.monotonic() + spec.limit
 
     def _take(self, worker: _Worker, message: Mapping[str, Any]) -> None:
         if "environment" in message:
             self.output.environment(message["environment"])
         elif "at" in message:
             worker.at = message["at"]
-            of = len(self.spec["cells"])
+            of = len(self.spec.cells)
             self.output.progress(f"gemm {worker.at}", of - len(self.left), of, every=1.0)
         elif "cell" in message:
-            cell = message["cell"]
-            self.output.cell(
-                cell["id"],
-                cell["state"],
-                reason=cell.get("reason", ""),
-                figures=cell.get("figures", ()),
-                detail=cell.get("detail"),
-            )
-            self.states[cell["id"]] = cell["state"]
-            self.left.pop(cell["id"], None)
+            cell = CellRecord.from_dict(message["cell"])
+            self.output.write(cell)
+            self.states[cell.id] = cell.state
+            self.left.pop(cell.id, None)
             worker.at = ""
 
     def _fail(self, name: str, reason: str) -> None:
@@ -138,13 +171,13 @@ class _Supervisor:
     def once(self) -> None:
         """Run one child as far as it goes. Raises PayloadError when it did not come to measure anything."""
         before = len(self.left)
-        worker = _Worker({**self.spec, "cells": list(self.left.values())}, self.output)
+        worker = _Worker(replace(self.spec, cells=tuple(self.left.values())), self.output)
         hung = False
         try:
             for message in worker.lines():
                 self._take(worker, message)
                 if time.monotonic() > self.end:
-                    msg = f"the limit of {self.spec['limit']:g} s is reached"
+                    msg = f"the limit of {self.spec.limit:g} s is reached"
                     raise PayloadError(msg)
         except TimeoutError:
             hung = True
@@ -162,7 +195,7 @@ class _Supervisor:
             raise PayloadError(_how_it_died(status, self.output))
 
 
-def run(spec: Mapping[str, Any], output: Output) -> tuple[str, str]:
+def run(spec: Spec, output: Output) -> tuple[str, str]:
     """Measure every cell. Returns the state and reason of the ``end`` record."""
     supervisor = _Supervisor(spec, output)
     while supervisor.left:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from opsctl.payload.gemm import OpSpec
+
 #: Weights are cycled through so many that they exceed the last-level cache by this factor.
 _COLD = 4
 _MOST_COPIES = 256
@@ -34,7 +36,7 @@ class Backend(Protocol):
 
     name: str
 
-    def prepare(self, op: Mapping[str, Any]) -> None:
+    def prepare(self, op: OpSpec) -> None:
         """Make the weights. Raises CellSkipped when this machine has no such kernel, CellFailed when it refuses."""
         ...
 

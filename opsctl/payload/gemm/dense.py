@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opsctl.payload.errors import CellFailed, CellSkipped
+from opsctl.payload.gemm import OpSpec
 from opsctl.payload.gemm.case import Case, Machine, group_of
 from opsctl.payload.gemm.int4pack import Int4Pack
 from opsctl.payload.gemm.marlin import Marlin
@@ -32,12 +33,12 @@ class Bf16:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.op: Mapping[str, Any] = {}
+        self.op = OpSpec("", "")
         self.weights: list[Any] = []
 
-    def prepare(self, op: Mapping[str, Any]) -> None:
+    def prepare(self, op: OpSpec) -> None:
         """Make as many copies as make the reads cold."""
-        machine, batch, n, k = self.machine, op.get("batch", 1), op["n"], op["k"]
+        machine, batch, n, k = self.machine, op.batch, op.n, op.k
         self.op = op
         shape = (batch, k, n) if batch > 1 else (n, k)
         first = random_dense(machine.torch, shape, device=machine.device, seed=machine.seed) / k**0.5
@@ -45,7 +46,7 @@ class Bf16:
 
     def case(self, tokens: int) -> Case:
         """Return the case of a batch."""
-        torch, batch, n, k = self.machine.torch, self.op.get("batch", 1), self.op["n"], self.op["k"]
+        torch, batch, n, k = self.machine.torch, self.op.batch, self.op.n, self.op.k
         shape = (batch, tokens, k) if batch > 1 else (tokens, k)
         x = random_dense(torch, shape, device=self.machine.device, seed=self.machine.seed + 1)
         if batch > 1:
@@ -72,19 +73,19 @@ class _FourBit:
         self.machine = machine
         self.weight: QuantisedWeight | None = None
 
-    def make(self, op: Mapping[str, Any]) -> tuple[QuantisedWeight, int]:
+    def make(self, op: OpSpec) -> tuple[QuantisedWeight, int]:
         """Return the weight and the number of copies."""
-        if not op["dtype"].startswith("w4a16"):
-            msg = f"no kernel here takes {op['dtype']}"
+        if not op.dtype.startswith("w4a16"):
+            msg = f"no kernel here takes {op.dtype}"
             raise CellSkipped(msg)
-        group = group_of(op["dtype"])
+        group = group_of(op.dtype)
         machine = self.machine
         try:
-            weight = random_quantised(machine.torch, op["n"], op["k"], group, device=machine.device, seed=machine.seed)
+            weight = random_quantised(machine.torch, op.n, op.k, group, device=machine.device, seed=machine.seed)
         except ValueError as error:
             raise CellFailed(str(error)) from error
         self.weight = weight
-        return weight, machine.copies(op["n"] * op["k"] * (0.5 + 2 / weight.group))
+        return weight, machine.copies(op.n * op.k * (0.5 + 2 / weight.group))
 
     def finish(self, tokens: int, x: Any, calls: Sequence[Any], detail: Mapping[str, Any]) -> Case:
         """Return the case, with the float64 reference of the very weights that were packed."""
@@ -119,7 +120,7 @@ class Int4PackDense(_FourBit):
         self.kernel = Int4Pack(machine)
         self.packed: list[Any] = []
 
-    def prepare(self, op: Mapping[str, Any]) -> None:
+    def prepare(self, op: OpSpec) -> None:
         """Pack, and copy."""
         weight, copies = self.make(op)
         first = self.kernel.pack(weight)
@@ -143,7 +144,7 @@ class MarlinDense(_FourBit):
         self.kernel: Marlin | None = None
         self.packed: list[Any] = []
 
-    def prepare(self, op: Mapping[str, Any]) -> None:
+    def prepare(self, op: OpSpec) -> None:
         """Repack, and copy."""
         self.kernel = Marlin(self.machine)
         weight, copies = self.make(op)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from opsctl.payload.errors import CellFailed, CellSkipped
+from opsctl.payload.gemm import OpSpec
 from opsctl.payload.gemm.case import Case, Machine, group_of
 from opsctl.payload.gemm.int4pack import Int4Pack
 from opsctl.payload.gemm.marlin import Marlin, bind
@@ -49,24 +50,24 @@ class _Experts:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.op: Mapping[str, Any] = {}
+        self.op = OpSpec("", "")
         self.distinct: list[tuple[QuantisedWeight, QuantisedWeight]] = []
 
-    def make(self, op: Mapping[str, Any]) -> None:
+    def make(self, op: OpSpec) -> None:
         """Make the distinct experts."""
-        if not op["dtype"].startswith("w4a16"):
-            msg = f"no kernel here takes experts of {op['dtype']}"
+        if not op.dtype.startswith("w4a16"):
+            msg = f"no kernel here takes experts of {op.dtype}"
             raise CellSkipped(msg)
         self.op = op
-        machine, group = self.machine, group_of(op["dtype"])
-        hidden, width = op["hidden"], op["intermediate"]
+        machine, group = self.machine, group_of(op.dtype)
+        hidden, width = op.hidden, op.intermediate
         try:
             self.distinct = [
                 (
                     random_quantised(machine.torch, 2 * width, hidden, group, device=machine.device, seed=2 * e + 1),
                     random_quantised(machine.torch, hidden, width, group, device=machine.device, seed=2 * e + 2),
                 )
-                for e in range(min(_DISTINCT, op["experts"]))
+                for e in range(min(_DISTINCT, op.experts))
             ]
         except ValueError as error:
             raise CellFailed(str(error)) from error
@@ -74,17 +75,17 @@ class _Experts:
     @property
     def expert_bytes(self) -> float:
         """Bytes of one expert."""
-        group = group_of(self.op["dtype"])
-        return float(3 * self.op["hidden"] * self.op["intermediate"] * (0.5 + (2 / group if group > 0 else 0.0)))
+        group = group_of(self.op.dtype)
+        return float(3 * self.op.hidden * self.op.intermediate * (0.5 + (2 / group if group > 0 else 0.0)))
 
     def routings(self, tokens: int) -> list[Routing]:
         """Return enough routings to make the reads cold."""
-        first = route(tokens, self.op["all_experts"], self.op["top_k"], seed=self.machine.seed)
-        read = max(1, len(first.hit(0, self.op["experts"]))) * self.expert_bytes
+        first = route(tokens, self.op.all_experts, self.op.top_k, seed=self.machine.seed)
+        read = max(1, len(first.hit(0, self.op.experts))) * self.expert_bytes
         wanted = 1 if self.machine.device == "cpu" else math.ceil(4 * self.machine.cache / read)
         count = max(1, min(_MOST_ROUTINGS, wanted))
         rest = (
-            route(tokens, self.op["all_experts"], self.op["top_k"], seed=self.machine.seed + number)
+            route(tokens, self.op.all_experts, self.op.top_k, seed=self.machine.seed + number)
             for number in range(1, count)
         )
         return [first, *rest]
@@ -93,11 +94,11 @@ class _Experts:
         """Return the layer's output of some tokens in float64."""
         torch = self.machine.torch
         wide = x.to(torch.float64)
-        result = torch.zeros(len(rows), self.op["hidden"], dtype=torch.float64, device=x.device)
+        result = torch.zeros(len(rows), self.op.hidden, dtype=torch.float64, device=x.device)
         dequantised: dict[int, tuple[Any, Any]] = {}
         for place, row in enumerate(rows):
-            for expert, weight in zip(routing.ids[row], routing.weights[row], strict=True):
-                if expert >= self.op["experts"]:
+            for expert, weight in zip(routing.ids[row], routing.weights[row]):
+                if expert >= self.op.experts:
                     continue  # another rank's, under expert parallelism
                 content = expert % len(self.distinct)
                 if content not in dequantised:
@@ -125,22 +126,22 @@ class _Experts:
         def errors(seen: Sequence[Any]) -> float:
             return max(
                 relative_error(torch, each[rows], self.reference(x, routing, rows))
-                for each, routing in zip(seen, routings, strict=True)
+                for each, routing in zip(seen, routings)
             )
 
-        hits = [len(routing.hit(0, op["experts"])) for routing in routings]
-        pairs = [sum(e < op["experts"] for row in routing.ids for e in row) for routing in routings]
+        hits = [len(routing.hit(0, op.experts)) for routing in routings]
+        pairs = [sum(e < op.experts for row in routing.ids for e in row) for routing in routings]
         mean_hits, mean_pairs = sum(hits) / len(hits), sum(pairs) / len(pairs)
         return Case(
             calls=calls,
             errors=errors,
             tolerance=TOLERANCE,
             weight_bytes=mean_hits * self.expert_bytes,
-            activation_bytes=2.0 * tokens * 2 * op["hidden"],
-            flops=2.0 * 3 * op["hidden"] * op["intermediate"] * mean_pairs,
+            activation_bytes=2.0 * tokens * 2 * op.hidden,
+            flops=2.0 * 3 * op.hidden * op.intermediate * mean_pairs,
             detail={
                 "experts_hit": mean_hits,
-                "experts_of": op["experts"],
+                "experts_of": op.experts,
                 "routings": len(routings),
                 "checked_tokens": len(rows),
                 **detail,
@@ -149,7 +150,7 @@ class _Experts:
 
     def activations(self, tokens: int) -> Any:
         """Make x."""
-        shape = (tokens, self.op["hidden"])
+        shape = (tokens, self.op.hidden)
         return random_dense(self.machine.torch, shape, device=self.machine.device, seed=self.machine.seed + 1)
 
 
@@ -162,14 +163,14 @@ class MarlinExperts(_Experts):
         super().__init__(machine)
         self.weights: tuple[Any, Any, Any, Any] | None = None
 
-    def prepare(self, op: Mapping[str, Any]) -> None:
+    def prepare(self, op: OpSpec) -> None:
         """Pack the distinct experts; spread them over all the addresses of the real number of experts."""
         self.kernel = Marlin(self.machine)
         self.fused = self.kernel.fused_moe()
         self.make(op)
         torch = self.machine.torch
         packed = [(self.kernel.pack(w13), self.kernel.pack(w2)) for w13, w2 in self.distinct]
-        order = torch.arange(op["experts"], device="cuda") % len(packed)
+        order = torch.arange(op.experts, device="cuda") % len(packed)
 
         def spread(parts: list[Any]) -> Any:
             return torch.stack(parts)[order].contiguous()
@@ -188,9 +189,9 @@ class MarlinExperts(_Experts):
             raise RuntimeError(msg)
         w1, w2, scale1, scale2 = self.weights
         expert_map = None
-        if op["experts"] != op["all_experts"]:
-            expert_map = torch.full((op["all_experts"],), -1, dtype=torch.int32, device="cuda")
-            expert_map[: op["experts"]] = torch.arange(op["experts"], dtype=torch.int32, device="cuda")
+        if op.experts != op.all_experts:
+            expert_map = torch.full((op.all_experts,), -1, dtype=torch.int32, device="cuda")
+            expert_map[: op.experts] = torch.arange(op.experts, dtype=torch.int32, device="cuda")
         values = {
             "hidden_states": x,
             "w1": w1,
@@ -199,14 +200,14 @@ class MarlinExperts(_Experts):
             "bias2": None,
             "w1_scale": scale1,
             "w2_scale": scale2,
-            "gating_output": torch.zeros(x.shape[0], op["all_experts"], dtype=x.dtype, device="cuda"),
+            "gating_output": torch.zeros(x.shape[0], op.all_experts, dtype=x.dtype, device="cuda"),
             "topk_weights": torch.tensor(routing.weights, dtype=torch.float32, device="cuda"),
             "topk_ids": torch.tensor(routing.ids, dtype=torch.int32, device="cuda"),
             "quant_type_id": self.kernel.type.id,
             "num_bits": 4,
-            "global_num_experts": op["all_experts"],
+            "global_num_experts": op.all_experts,
             "expert_map": expert_map,
-            "workspace": self.kernel.workspace(2 * op["intermediate"]),
+            "workspace": self.kernel.workspace(2 * op.intermediate),
             "is_k_full": True,
         }
         arguments = bind(self.fused, values)
@@ -231,7 +232,7 @@ class Int4PackExperts(_Experts):
         self.packed: list[tuple[tuple[Any, Any], tuple[Any, Any]]] = []
         self.addresses: dict[int, tuple[tuple[Any, Any], tuple[Any, Any]]] = {}
 
-    def prepare(self, op: Mapping[str, Any]) -> None:
+    def prepare(self, op: OpSpec) -> None:
         """Pack the distinct experts."""
         self.make(op)
         self.addresses = {}
@@ -247,14 +248,14 @@ class Int4PackExperts(_Experts):
         torch, group, op = self.machine.torch, self.distinct[0][0].group, self.op
         group2 = self.distinct[0][1].group
         work = []
-        for expert in routing.hit(0, op["experts"]):
+        for expert in routing.hit(0, op.experts):
             pairs = [(m, k) for m, row in enumerate(routing.ids) for k, e in enumerate(row) if e == expert]
             index = torch.tensor([m for m, _ in pairs], device=x.device)
             weights = torch.tensor([routing.weights[m][k] for m, k in pairs], device=x.device)
             work.append((self._expert(expert), index, weights[:, None]))
 
         def call() -> Any:
-            result = torch.zeros(x.shape[0], op["hidden"], dtype=torch.float32, device=x.device)
+            result = torch.zeros(x.shape[0], op.hidden, dtype=torch.float32, device=x.device)
             for (w13, w2), index, weights in work:
                 both = self.kernel.product(x[index], w13, group)
                 half = both.shape[1] // 2

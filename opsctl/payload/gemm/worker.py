@@ -12,10 +12,12 @@ from typing import Any
 
 from opsctl.payload.environment import torch_facts
 from opsctl.payload.errors import CellFailed, CellSkipped
+from opsctl.payload.gemm import CellSpec, Spec
 from opsctl.payload.gemm.case import DEFAULT_CACHE, Backend, Case, Machine
 from opsctl.payload.gemm.dense import Bf16, Int4PackDense, MarlinDense
 from opsctl.payload.gemm.experts import Int4PackExperts, MarlinExperts
 from opsctl.payload.gemm.timing import Timing, ceilings, time_on_cpu, time_on_cuda
+from opsctl.payload.records import CellRecord, Figure
 from opsctl.payload.statistics import figure
 
 _BACKENDS: dict[tuple[str, str], Callable[[Machine], Backend]] = {
@@ -38,6 +40,10 @@ def say(**message: Any) -> None:
     sys.stdout.flush()
 
 
+def _told(name: str, state: str, reason: str = "", *, figures: Sequence[Figure] = (), detail: Any = None) -> None:
+    say(cell=CellRecord(name, state, reason, tuple(figures), detail or {}).to_dict())
+
+
 def _load(device: str) -> Machine:
     """Return torch and the device. Raises CellFailed when they are not there."""
     try:
@@ -57,7 +63,7 @@ def _load(device: str) -> Machine:
     return Machine(torch, device, cache)
 
 
-def _figures(case: Case, timing: Timing, error: float, limits: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _figures(case: Case, timing: Timing, error: float, limits: Mapping[str, Any]) -> list[Figure]:
     total = case.weight_bytes + case.activation_bytes
     bandwidth, rate = total / timing.seconds, case.flops / timing.seconds
     counted = "bytes = weights, scales and activations once"
@@ -89,8 +95,8 @@ def _figures(case: Case, timing: Timing, error: float, limits: Mapping[str, Any]
     ]
 
 
-def _measure(machine: Machine, backend: Backend, cell: Mapping[str, Any], spec: Mapping[str, Any], limits: Any) -> None:
-    case = backend.case(int(cell["m"]))
+def _measure(machine: Machine, backend: Backend, cell: CellSpec, spec: Spec, limits: Any) -> None:
+    case = backend.case(cell.m)
     worst: list[float] = []
 
     def check(outputs: Sequence[Any]) -> None:
@@ -100,7 +106,7 @@ def _measure(machine: Machine, backend: Backend, cell: Mapping[str, Any], spec: 
             msg = f"the kernel is wrong here: {seen}, at most {case.tolerance:.0e}"
             raise CellFailed(msg)
 
-    repetitions = int(spec["repetitions"])
+    repetitions = spec.repetitions
     if machine.device == "cuda":
         # Once before a graph exists, so that a wrong kernel is told from a wrong capture.
         check([call() for call in case.calls])
@@ -117,82 +123,74 @@ def _measure(machine: Machine, backend: Backend, cell: Mapping[str, Any], spec: 
         "device": machine.device,
     }
     made = _figures(case, timing, max(worst), limits)
-    say(cell={"id": cell["id"], "state": "verified", "figures": made, "detail": detail})
+    _told(cell.id, "verified", figures=made, detail=detail)
 
 
 def _outcome(machine: Machine, name: str, error: Exception) -> None:
     """Say what became of a cell that raised. Raises ContextBroken when nothing can follow in this process."""
     text = str(error).strip().split("\n")[0][:300]
     if isinstance(error, CellSkipped):
-        say(cell={"id": name, "state": "skipped", "reason": str(error)})
+        _told(name, "skipped", str(error))
         return
     if isinstance(error, CellFailed):
-        say(cell={"id": name, "state": "failed", "reason": str(error)})
+        _told(name, "failed", str(error))
         return
     told = str(error).lower()
     if "out of memory" in told or "can't allocate memory" in told or isinstance(error, MemoryError):
-        say(cell={"id": name, "state": "failed", "reason": f"out of memory: {text}"})
+        _told(name, "failed", f"out of memory: {text}")
         if machine.device == "cuda":
             machine.torch.cuda.empty_cache()
         return
     traceback.print_exc()
-    say(cell={"id": name, "state": "failed", "reason": f"{type(error).__name__}: {text}"})
+    _told(name, "failed", f"{type(error).__name__}: {text}")
     if any(mark in str(error) for mark in _BROKEN):
         raise ContextBroken(text)
 
 
-def _groups(cells: Sequence[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], list[Mapping[str, Any]]]]:
+def _groups(cells: Sequence[CellSpec]) -> Iterator[tuple[tuple[str, str], list[CellSpec]]]:
     """Yield cells that share weights: an operation and a backend."""
-    order = {cell["op"]: place for place, cell in reversed(list(enumerate(cells)))}
-    ordered = sorted(cells, key=lambda cell: (order[cell["op"]], cell["backend"], cell["m"]))
-    for key, group in groupby(ordered, key=lambda cell: (cell["op"], cell["backend"])):
+    order = {cell.op: place for place, cell in reversed(list(enumerate(cells)))}
+    ordered = sorted(cells, key=lambda cell: (order[cell.op], cell.backend, cell.m))
+    for key, group in groupby(ordered, key=lambda cell: (cell.op, cell.backend)):
         yield key, list(group)
 
 
-def _run_group(
-    machine: Machine, key: tuple[str, str], group: Sequence[Mapping[str, Any]], spec: Mapping[str, Any], limits: Any
-) -> None:
-    op = spec["ops"][key[0]]
-    kind = _BACKENDS.get((op["kind"], key[1]))
-    say(at=group[0]["id"])
+def _run_group(machine: Machine, key: tuple[str, str], group: Sequence[CellSpec], spec: Spec, limits: Any) -> None:
+    op = next(each for each in spec.ops if each.name == key[0])
+    kind = _BACKENDS.get((op.kind, key[1]))
+    say(at=group[0].id)
     if kind is None:
         for cell in group:
-            say(
-                cell={
-                    "id": cell["id"],
-                    "state": "skipped",
-                    "reason": f"no kernel here takes {op['dtype']} {op['kind']}",
-                }
-            )
+            _told(cell.id, "skipped", f"no kernel here takes {op.dtype} {op.kind}")
         return
     try:
         backend = kind(machine)
         backend.prepare(op)
     except Exception as error:  # noqa: BLE001 - each cell of the group says why
         for cell in group:
-            _outcome(machine, cell["id"], error)
+            _outcome(machine, cell.id, error)
         return
     for cell in group:
-        say(at=cell["id"])
+        say(at=cell.id)
         try:
             _measure(machine, backend, cell, spec, limits)
         except Exception as error:  # noqa: BLE001 - the others still run
-            _outcome(machine, cell["id"], error)
+            _outcome(machine, cell.id, error)
 
 
 def main(argv: list[str]) -> int:
     """Measure the cells of a spec file."""
-    spec = json.loads(Path(argv[0]).read_bytes())
+    spec = Spec.from_dict(json.loads(Path(argv[0]).read_bytes()))
     try:
-        machine = _load(spec["device"])
+        machine = _load(spec.device)
     except CellFailed as error:
-        for cell in spec["cells"]:
-            say(cell={"id": cell["id"], "state": "failed", "reason": str(error)})
+        for cell in spec.cells:
+            _told(cell.id, "failed", str(error))
         return 0
     with machine.torch.inference_mode():
         limits = ceilings(machine.torch, machine.device)
         say(environment={"torch": torch_facts(machine.torch), "ceilings": limits, "device": machine.device})
-        for key, group in _groups(spec["cells"]):
+        for key, group in _groups(spec.cells):
             try:
                 _run_group(machine, key, group, spec, limits)
             except ContextBroken:

@@ -1,7 +1,7 @@
-"""What the stages concluded from their own measurements: sums of matrix products, topology, parallelism.
+"""What the stages concluded from their own measurements: findings, topology, parallelism.
 
-Nothing is computed here: the sentences and numbers are the stages' (``opsctl/stages/advice.py``,
-``gemm_sums.py``), which advise nothing where nothing was measured.
+Nothing is computed here: the sentences and numbers are the stages' (``opsctl/stages/advice.py``), which advise
+nothing where nothing was measured. Any stage may leave ``findings`` and ``advice`` in its result's detail.
 """
 
 from __future__ import annotations
@@ -14,53 +14,17 @@ from opsctl.report.numbers import ABSENT, digits
 from opsctl.report.reading import Material
 
 
-def gemm_sums(material: Material) -> Section | None:
-    """Show what the matrix products of one decode step cost beside the floor of reading the weights."""
-    rows: list[tuple[Inline, ...]] = []
-    for place, result in material.results():
-        for batch in _maps(result.detail.get("sums")) if result.stage == "gemm" else ():
-            cost, floor = _number(batch.get("gemm_us_per_step")), _number(batch.get("weight_floor_us"))
-            missing = ", ".join(str(name) for name in _list(batch.get("missing")))
-            rows.append(
-                (
-                    place,
-                    str(batch.get("tokens", ABSENT)),
-                    ABSENT if cost is None else digits(cost / 1e3),
-                    ABSENT if floor is None else digits(floor / 1e3),
-                    f"{digits(cost / floor, 3)} ×" if cost and floor else ABSENT,
-                    missing or "nothing",
-                )
-            )
-    if not rows:
-        return None
-    note = (
-        "Calls × time of the fastest verified kernel, over the operations of one decode step; the floor is the bytes "
-        "of weights read / the copy bandwidth measured in the same step. Attention and collectives are not in it, and "
-        "an operation that is missing makes the sum too small."
-    )
-    head = (
-        "Step",
-        "Tokens",
-        "Products, ms a step",
-        "Weight-read floor, ms",
-        "Against the floor",
-        "Missing from the sum",
-    )
-    block = table(head, rows, numeric=(1, 2, 3, 4), note=note)
-    return Section("gemm-sums", "Matrix products of one decode step", (block,), short="Products a step")
-
-
 def advice(material: Material) -> Section:
-    """Give the advice on parallelism, with its topology and assumptions; say so where there is none."""
+    """Give every stage's findings, and the advice on parallelism with its assumptions; say so where there is none."""
     blocks: list[Block] = []
+    advised = False
     for place, result in material.results():
-        if result.stage != "collectives":
-            continue
         found = result.detail.get("advice")
         blocks += [Callout(str(finding), "warn") for finding in _list(result.detail.get("findings"))]
         if isinstance(found, Mapping):
             blocks += _advice_of(place, found)
-    if not blocks:
+            advised = True
+    if not advised:
         blocks.append(
             Prose(
                 "None: advice on parallelism comes from collectives measured on this topology, and none were verified."

@@ -15,13 +15,7 @@ from opsctl.report.reading import Material
 from opsctl.report.sections.overview import state
 from opsctl.report.traces import unique
 from opsctl.results import State
-
-STAGE_MEANING = {
-    "serving-benchmark": "latency and throughput as a client sees them",
-    "gemm": "matrix products by themselves",
-    "collectives": "collectives by themselves, and with them any advice on parallelism",
-    "profile": "what a decode step is made of",
-}
+from opsctl.stages import STAGES
 
 
 def scope(material: Material) -> Section:
@@ -78,7 +72,9 @@ def _not_looked_at(material: Material) -> list[str]:
     record = material.record
     steps = [step for phase in record.phases for step in phase.steps]
     ran = {placed.step.stage for placed in material.cells(verified=True)}
-    missing = [f"{meaning} (no verified {stage} cell)" for stage, meaning in STAGE_MEANING.items() if stage not in ran]
+    missing = [
+        f"{stage.about} (no verified {name} cell)" for name, stage in STAGES.items() if stage.about and name not in ran
+    ]
     unfinished = [f"step {step.id}, which has no result" for step in steps if step.result is None]
     axes: dict[str, set[object]] = {}
     for placed in material.cells("serving-benchmark", verified=True):

@@ -9,8 +9,9 @@ from opsctl.report import charts
 from opsctl.report.document import Block, Callout, Inline, Items, Mark, Prose, Section, table
 from opsctl.report.numbers import ABSENT, PLUS_MINUS, count, digits, mean_and_spread, share, with_spread
 from opsctl.report.reading import Material, Placed
-from opsctl.report.traces import Steps, TraceReading
+from opsctl.report.traces import TraceReading
 from opsctl.results import Figure
+from opsctl.trace.document import Steps, mean_of
 
 KERNELS_SHOWN = 25
 PROFILE_CLOCKS = {
@@ -36,7 +37,7 @@ def decode_step(material: Material) -> Section | None:
         blocks += _others(traces.steady() or traces.readings[:1])
     problems = [
         *traces.problems,
-        *(f"{reading.name}: {problem}" for reading in traces.readings for problem in reading.document.damage),
+        *(f"{reading.name}: {problem}" for reading in traces.readings for problem in reading.document.problems),
     ]
     if problems:
         blocks.append(Prose("Problems with the traces:"))
@@ -47,16 +48,16 @@ def decode_step(material: Material) -> Section | None:
 def _windows(readings: Sequence[TraceReading]) -> Block:
     rows = []
     for reading in readings:
-        document, decode = reading.document, reading.document.steps.decode
+        document, decode = reading.document, reading.document.main
         rows.append(
             (
                 Mark(reading.name, "code"),
                 ABSENT if decode.batch is None else str(decode.batch),
                 str(decode.count),
-                _milli(decode.wall_us.mean),
-                share(decode.wall_us.cv),
-                _milli(document.busy_per_step),
-                _milli(document.sum_per_step),
+                _milli(mean_of(decode.wall_us)),
+                share(decode.wall_us.cv if decode.wall_us else None),
+                _milli(document.busy_us_per_step),
+                _milli(document.sum_us_per_step),
                 str(len(document.whole_ranks)),
                 _verdict(decode),
             )
@@ -84,28 +85,29 @@ def _categories(windows: Sequence[TraceReading]) -> Block:
     rows = []
     for name in names:
         found = [c for window in windows for c in window.document.categories if c.name == name]
-        hidden = [c.hidden_us_per_step for c in found if c.hidden_us_per_step is not None]
-        busy = [c.busy_us_per_step for c in found if c.busy_us_per_step is not None]
-        summed = [c.sum_us_per_step for c in found if c.sum_us_per_step is not None]
-        shares = [c.share_of_busy for c in found if c.share_of_busy is not None]
+        overlapped = [c.overlapped_us_per_step for c in found]
+        busy = [c.busy_us_per_step for c in found]
+        summed = [c.sum_us_per_step for c in found]
+        shares = [c.share_of_busy for c in found]
         rows.append(
-            (name, _mean_ms(busy), _mean_share(shares), _mean_ms(summed), _mean_ms(hidden), str(len(found)), busy)
+            (name, _mean_ms(busy), _mean_share(shares), _mean_ms(summed), _mean_ms(overlapped), str(len(found)), busy)
         )
     rows.sort(key=lambda row: -sum(row[-1]))
     return table(
-        ("Category", "Busy, ms a step", "Share of busy", "Sum, ms a step", "Hidden, ms a step", "Windows"),
+        ("Category", "Busy, ms a step", "Share of busy", "Sum, ms a step", "Overlapped, ms a step", "Windows"),
         [row[:-1] for row in rows],
         numeric=(1, 2, 3, 4, 5),
         note=f"Mean ± standard deviation over {counted(len(windows), 'window')} at batch "
-        f"{_batch(windows)}. Busy is exclusive: an instant belongs to one category, so shares add up to 100 %. Hidden: "
-        "done behind other work, so removing it saves nothing.",
+        f"{_batch(windows)}. Busy is exclusive: an instant belongs to one category, so shares add up to 100 %. "
+        "Overlapped: done while other work ran, so removing it saves nothing. Busy communication is exposed "
+        "communication.",
     )
 
 
 def _others(windows: Sequence[TraceReading]) -> list[Block]:
     found: dict[str, float] = {}
     for other in (other for window in windows for other in window.document.other):
-        found[other.name] = max(found.get(other.name, 0.0), other.share_of_sum or 0.0)
+        found[other.name] = max(found.get(other.name, 0.0), other.share_of_sum)
     names = dict(sorted(found.items(), key=lambda item: -item[1]))
     if not names:
         return []
@@ -121,7 +123,7 @@ def _others(windows: Sequence[TraceReading]) -> list[Block]:
 
 
 def _batch(windows: Sequence[TraceReading]) -> str:
-    batch = windows[0].document.steps.decode.batch
+    batch = windows[0].document.main.batch
     return "unknown" if batch is None else str(batch)
 
 
@@ -131,7 +133,7 @@ def kernels(material: Material) -> Section | None:
     listed = windows[0].document.kernels if windows else ()
     if not listed:
         return None
-    shown = sorted(listed, key=lambda kernel: -(kernel.sum_us or 0.0))[:KERNELS_SHOWN]
+    shown = sorted(listed, key=lambda kernel: -kernel.sum_us)[:KERNELS_SHOWN]
     rest = len(listed) - len(shown)
     return Section(
         "kernels",
@@ -179,16 +181,16 @@ def collectives_in_step(material: Material) -> Section | None:
                     count(expected),
                     count(seen) if same else Mark(count(seen), "warn"),
                     _milli(collective.communication_us_per_step),
-                    _milli(collective.skew_us_per_step),
+                    _milli(collective.straggler_wait_us_per_step),
                 )
             )
     blocks: list[Block] = [
         table(
-            ("Window", "Operation", "Expected a step", "Observed a step", "Communication, ms", "Skew, ms"),
+            ("Window", "Operation", "Expected a step", "Observed a step", "Communication, ms", "Straggler wait, ms"),
             rows,
             numeric=(2, 3, 4, 5),
             note="Expected from the model's layers and its parallelism. Per call, the minimum over ranks is "
-            "communication; the rest is waiting for the slowest rank (skew).",
+            "communication; the rest is straggler wait: time before the last rank arrives.",
         )
     ]
     if unexplained:
@@ -211,14 +213,14 @@ def ranks(material: Material) -> Section | None:
         blocks.append(charts.ranks(window))
     blocks.append(
         table(
-            ("Rank", "Device", "Events", "Busy, ms a step", "Communication, ms a step", "File", "Problems"),
+            ("Rank", "Device", "Events", "Busy, ms a step", "Exposed communication, ms a step", "File", "Problems"),
             [
                 (
                     ABSENT if rank.rank is None else str(rank.rank),
-                    str(rank.device) if isinstance(rank.device, str) else ABSENT,
-                    ABSENT if rank.events is None else f"{rank.events:,}",
+                    rank.device or ABSENT,
+                    f"{rank.events:,}",
                     _milli(rank.busy_us_per_step),
-                    _milli(rank.communication_us_per_step),
+                    _milli(rank.exposed_communication_us_per_step),
                     Mark(rank.file, "code"),
                     "; ".join(rank.problems) or "none",
                 )
@@ -266,11 +268,9 @@ def _clock_row(label: str, placed: Placed, tpot: Figure) -> tuple[Inline, ...]:
 
 def _trace_times(material: Material) -> Iterator[tuple[Inline, ...]]:
     for window in material.traces.readings:
-        decode = window.document.steps.decode
-        if decode.wall_us.mean is not None:
-            spread = (
-                "" if decode.wall_us.cv is None else f" ± {digits(decode.wall_us.mean * decode.wall_us.cv / 1000, 2)}"
-            )
+        decode = window.document.main
+        if decode.wall_us is not None:
+            spread = f" ± {digits(decode.wall_us.mean * decode.wall_us.cv / 1000, 2)}"
             yield (
                 "trace: wall time of a step",
                 Mark(window.name, "code"),

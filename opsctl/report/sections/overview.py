@@ -181,19 +181,21 @@ def _actions(material: Material) -> Block:
 
 def _loads(material: Material) -> Block:
     return table(
-        ("Load of", "Attempt", "Outcome", "Start to ready", "Phases of the load"),
+        ("Load of", "Attempt", "Outcome", "Start to ready", "Usual", "Phases of the load"),
         [
             (
                 Mark(load.service, "code"),
                 str(load.attempt),
                 load.outcome or "unknown",
                 ABSENT if load.seconds is None else format_duration(load.seconds),
+                ABSENT if load.usual is None else format_duration(load.usual),
                 ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in load.phases.items()) or ABSENT,
             )
             for load in material.record.loads
         ],
-        numeric=(1, 3),
-        note="Ready: unit active and settled, no restart, the model listed, real completions in a row.",
+        numeric=(1, 3, 4),
+        note="Usual: the median of earlier loads on this host."
+        " Ready: unit active and settled, no restart, the model listed, real completions in a row.",
     )
 
 

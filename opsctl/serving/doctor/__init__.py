@@ -6,11 +6,12 @@ that fails is an unknown check, never a passed one; only the loss of the link is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from opsctl.deadline import Deadline
 from opsctl.errors import HostRebooted, OpsctlError, TransportLost
+from opsctl.estimate import Estimate
 from opsctl.host.protocol import Host, Systemd
 from opsctl.playbook.models import Role
 from opsctl.playbook.resolved import ResolvedService
@@ -19,7 +20,6 @@ from opsctl.serving.doctor.checks import Check, Verdict, ok, unknown, warning
 from opsctl.serving.doctor.gpu import judge_gpus, judge_topology
 from opsctl.serving.doctor.place import judge_kernel_log, judge_model, judge_port, judge_space, judge_tools
 from opsctl.serving.doctor.unit import judge_unit
-from opsctl.serving.load.history import LoadHistory
 
 TEMPORARY = "/tmp"  # noqa: S108 - the host's, where vLLM writes traces before they are compressed
 
@@ -32,10 +32,13 @@ def examine(
     systemd: Systemd,
     *,
     deadline: Deadline,
-    history: LoadHistory | None = None,
+    loads: Mapping[str, Estimate] | None = None,
     kill_foreign: bool = False,
 ) -> tuple[Check, ...]:
-    """Look at a host and at the services on it. Raises TransportLost and HostRebooted only."""
+    """Look at a host and at the services on it. ``loads`` are the times of earlier loads, by service.
+
+    Raises TransportLost and HostRebooted only.
+    """
     production = [service for service in services if service.role is Role.PRODUCTION]
     variants = [service for service in services if service.role is Role.VARIANT]
     ranks = max((service.tensor_parallel or 0 for service in production), default=0) or None
@@ -58,8 +61,9 @@ def examine(
 
     checks = [*_try("gpus", gpus), *_try("disk and kernel", place)]
     for service in production:
+        checks += _certificate(service)
         checks += _try(f"unit {service.unit}", partial(_unit, host, service, systemd, deadline))
-        checks.append(_load_time(history, service))
+        checks.append(_load_time((loads or {}).get(service.name), service))
     for service in variants:
         checks += _try(f"variant {service.name}", partial(_variant, host, service, deadline))
     return tuple(checks)
@@ -93,6 +97,14 @@ def _unit(host: Host, service: ResolvedService, systemd: Systemd, deadline: Dead
     return checks
 
 
+def _certificate(service: ResolvedService) -> list[Check]:
+    if service.verify or not service.url.startswith("https:"):
+        return []
+    reason = f"verify: false: whoever answers at {service.url} gets the API key and counts as production"
+    hint = f"set ca-file of {service.name} to the certificate that signed the server's"
+    return [Check(f"certificate of {service.name}", Verdict.WARNING, reason, hint, alarming=True)]
+
+
 def _variant(host: Host, service: ResolvedService, deadline: Deadline) -> list[Check]:
     if not service.exec_prefix:
         return []
@@ -102,9 +114,8 @@ def _variant(host: Host, service: ResolvedService, deadline: Deadline) -> list[C
     return [warning(name, f"{program} is not on the host", f"install it, or leave out exec-prefix of {service.name}")]
 
 
-def _load_time(history: LoadHistory | None, service: ResolvedService) -> Check:
+def _load_time(estimate: Estimate | None, service: ResolvedService) -> Check:
     name = f"load time of {service.name}"
-    estimate = history.estimate(host=service.host, service=service.name) if history is not None else None
     if estimate is None:
         return unknown(name, "no earlier load of it on this host")
     if estimate.slowest > service.readiness.limit:

@@ -23,6 +23,8 @@ class Check:
     verdict: Verdict
     reason: str
     hint: str = ""
+    alarming: bool = False
+    """A choice of the user's that takes a protection away: shown in red, whatever the verdict."""
 
 
 def ok(name: str, reason: str) -> Check:

@@ -40,6 +40,7 @@ def judge_gpus(
         return [stop("gpus", reading.problem, hint)]
     return [
         _inventory(reading.gpus, ranks),
+        _memory(reading),
         _processes(processes, tuple(ours), kill_foreign=kill_foreign),
         _power_cap(reading.gpus),
         _lazy(reading.gpus),
@@ -58,6 +59,16 @@ def _inventory(gpus: Sequence[Gpu], ranks: int | None) -> Check:
     if len(kinds) > 1:
         return warning("gpus", f"{seen}: kinds differ, and the slowest sets the pace")
     return ok("gpus", seen)
+
+
+def _memory(reading: GpuReading) -> Check:
+    if reading.faults:
+        return stop("gpu memory", reading.faults, "nvidia-smi --gpu-reset, or a reboot: no server could start on it")
+    silent = [gpu for gpu in reading.gpus if gpu.memory_used is None]
+    if silent:
+        hint = "whether they are free is judged by processes: log in as root, or with become, to see those of others"
+        return warning("gpu memory", f"not given by {_each(reading.gpus, [(gpu, gpu.name) for gpu in silent])}", hint)
+    return ok("gpu memory", "given by every GPU")
 
 
 def _processes(processes: Sequence[GpuProcess], ours: Sequence[str], *, kill_foreign: bool) -> Check:

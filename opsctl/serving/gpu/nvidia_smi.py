@@ -1,4 +1,4 @@
-"""What nvidia-smi says, parsed; and who holds a GPU, by process and unit.
+"""What nvidia-smi says, parsed (or, for AMD's GPUs, what the kernel says); and who holds a GPU, by process and unit.
 
 nvidia-smi may be absent, may hang for ever in the driver, may not know a field, and inside containers its
 list of processes can be empty while memory is held. Each of these is an answer of its own, never "free".
@@ -48,9 +48,9 @@ OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 APP_FIELDS = ("gpu_uuid", "pid", "process_name", "used_memory")
 
 _INVALID_FIELD = re.compile(r'Field "(?P<field>[^"]+)" is not a valid field to query')
-_ABSENT = re.compile(
-    r"^\[?\s*(?:N/A|Not Supported|Not Available|Unknown Error|Insufficient Permissions|)\s*\]?$", re.IGNORECASE
-)
+# [N/A], [Not Supported], [Insufficient Permissions], [Unknown Error], [GPU requires reset], ERR!: no value.
+_ABSENT = re.compile(r"^(?:\[.*\]|N/A|ERR!|Not Supported|)$", re.IGNORECASE)
+_FAULT = re.compile(r"requires reset|is lost", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Gpu:
     index: int
     uuid: str
     values: dict[str, str] = field(default_factory=dict)
+    fault: str = ""
+    """What nvidia-smi says in a value's place of a GPU that does not work any more, such as GPU requires reset."""
 
     @property
     def name(self) -> str:
@@ -116,6 +118,11 @@ class GpuReading:
         """Whether nvidia-smi answered."""
         return not self.problem
 
+    @property
+    def faults(self) -> str:
+        """The GPUs that do not work, in words; "" where all do."""
+        return "; ".join(f"GPU {gpu.index}: {gpu.fault}" for gpu in self.gpus if gpu.fault)
+
 
 def parse_gpus(text: str, fields: Sequence[str] = FIELDS) -> tuple[Gpu, ...]:
     """Parse ``--query-gpu=… --format=csv,noheader,nounits``. Raises ValueError for lines of another shape."""
@@ -127,7 +134,9 @@ def parse_gpus(text: str, fields: Sequence[str] = FIELDS) -> tuple[Gpu, ...]:
             msg = f"wanted {len(fields)} fields a GPU, found {len(row)} in {','.join(row)[:120]!r}"
             raise ValueError(msg)
         values = {name: value.strip() for name, value in zip(fields, row, strict=True) if not _ABSENT.match(value)}
-        gpus.append(Gpu(int(values.get("index", len(gpus))), values.get("uuid", ""), values))
+        fault = next((value.strip(" []") for value in row if _FAULT.search(value)), "")
+        index = values.get("index", "")
+        gpus.append(Gpu(int(index) if index.isdigit() else len(gpus), values.get("uuid", ""), values, fault))
     return tuple(gpus)
 
 
@@ -192,7 +201,7 @@ def _read(host: Host, deadline: Deadline, fields: Sequence[str], then: str) -> G
             return GpuReading(problem=f"nvidia-smi gave no answer within {limit.seconds:.3g} s: the driver may hang")
         text = said.text
         if said.exit_status == 127:
-            return GpuReading(problem="there is no nvidia-smi on the host", absent=True)
+            return read_amd(host, deadline=deadline)
         if (unknown := invalid_field(text)) in wanted:
             renamed = [OLD_NAMES.get(name, "") if name == unknown else name for name in wanted]
             wanted = [name for name in renamed if name]
@@ -214,6 +223,39 @@ def _parse_both(text: str, fields: Sequence[str]) -> GpuReading:
     if not gpus:
         return GpuReading(problem="nvidia-smi lists no GPU")
     return GpuReading(gpus, parse_processes(second))
+
+
+# Index, PCI address, and bytes of each card; then the processes that the compute driver knows.
+_AMD = """
+for device in /sys/class/drm/card[0-9]*/device; do
+  [ -r "$device/mem_info_vram_used" ] || continue
+  at=$(readlink -f "$device"); card=${device%/device}; card=${card##*/card}
+  case $card in *[!0-9]*) continue ;; esac
+  echo "$card ${at##*/} $(cat "$device/mem_info_vram_total") $(cat "$device/mem_info_vram_used")"
+done
+echo --
+ls /sys/class/kfd/kfd/proc 2>/dev/null
+exit 0
+"""
+
+
+def read_amd(host: Host, *, deadline: Deadline) -> GpuReading:
+    """Read AMD's GPUs and their compute processes from sysfs: that needs none of their tools. Absent: there is none."""
+    limit = deadline.within(SMI_LIMIT, "reading the GPUs from sysfs")
+    return parse_amd(host.run(["sh", "-c", _AMD], deadline=limit, check=False, become=False).text)
+
+
+def parse_amd(text: str) -> GpuReading:
+    """Return what the lines of cards, and of pids after ``--``, say."""
+    cards, _, pids = text.partition("--")
+    gpus = []
+    for line in cards.splitlines():
+        index, address, total, used = line.split()
+        mib = {"memory.total": str(int(total) >> 20), "memory.used": str(int(used) >> 20)}
+        gpus.append(Gpu(int(index), address, {"index": index, "uuid": address, "name": "AMD GPU", **mib}))
+    if not gpus:
+        return GpuReading(problem="there is no nvidia-smi on the host, and no AMD GPU", absent=True)
+    return GpuReading(tuple(gpus), tuple(GpuProcess(int(pid)) for pid in pids.split() if pid.isdigit()))
 
 
 _WHO = """
@@ -266,13 +308,22 @@ def unit_of(cgroup: str) -> str:
 
 _HOLDERS = """
 for folder in /proc/[0-9]*; do
-  case $(ls -l "$folder/fd" 2>/dev/null) in */dev/nvidia[0-9]*) echo "${folder#/proc/}";; esac
+  case $(ls -l "$folder/fd" 2>/dev/null) in
+    */dev/nvidia[0-9]* | */dev/kfd* | */dev/dri/renderD*)
+      case $(cat "$folder/comm" 2>/dev/null) in
+        nvidia-persiste* | nv-hostengine | dcgm* | nvidia-smi | nvtop | Xorg | gnome-shell) ;;
+        *) echo "${folder#/proc/}" ;;
+      esac ;;
+  esac
 done
 """
 
 
-def hidden_holders(host: Host, *, deadline: Deadline) -> tuple[GpuProcess, ...]:
-    """Return processes that have a GPU's device file open: for memory that nvidia-smi gives no process for."""
+def device_holders(host: Host, *, deadline: Deadline) -> tuple[GpuProcess, ...]:
+    """Return processes that have a GPU's device file open, monitors left out: where memory does not say who holds it.
+
+    Only root sees the files of others' processes.
+    """
     limit = deadline.within(SMI_LIMIT, "looking for open GPU device files")
     said = host.run(["sh", "-c", _HOLDERS], deadline=limit, check=False)
     pids = [int(word) for word in said.text.split() if word.isdigit()]

@@ -1,1 +1,1 @@
-"""Loads: phases and progress read from a server's log, stall limits, causes of failure, the history of loads."""
+"""Loads: phases and progress read from a server's log, stall limits, causes of failure."""

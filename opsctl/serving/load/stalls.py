@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from opsctl.estimate import Estimate
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.serving.load.progress import LoadPhase
 
@@ -38,18 +39,19 @@ class StallLimits:
     """Given by the user: then they hold for a server that logs nothing known, too."""
 
     @classmethod
-    def for_service(
-        cls, service: ResolvedService, longest: Mapping[str, float] | None = None, loads: int = 0
-    ) -> StallLimits:
-        """Return the user's limit, else one from the longest phases of ``loads`` earlier loads, else a generous one."""
+    def for_service(cls, service: ResolvedService, loads: Estimate | None = None) -> StallLimits:
+        """Return the user's limit, else one from the longest phases of earlier loads, else a generous one."""
         if service.readiness.stall is not None:
             return cls(
                 dict.fromkeys(LoadPhase, service.readiness.stall), "readiness.stall of the service", explicit=True
             )
-        if not longest:
+        longest = loads.longest_phases if loads else {}
+        if loads is None or not longest:
             return cls(dict(GENEROUS), "no earlier load on this host: generous defaults")
         seconds = {
             phase: max(LEAST, FACTOR * longest[phase.value]) if phase.value in longest else GENEROUS[phase]
             for phase in LoadPhase
         }
-        return cls(seconds, f"{FACTOR:g} × the longest of {loads} earlier loads on this host, at least {LEAST:g} s")
+        return cls(
+            seconds, f"{FACTOR:g} × the longest of {loads.samples} earlier loads on this host, at least {LEAST:g} s"
+        )

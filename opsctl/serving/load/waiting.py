@@ -9,6 +9,7 @@ from typing import Protocol, Self, TypeVar
 
 from opsctl.deadline import Deadline
 from opsctl.errors import CommandFailed, DeadlineExceeded, LoadStalled, TransportLost
+from opsctl.host.outage import reconnect, ride_out
 from opsctl.host.protocol import Host, JournalBatch, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration, format_size
@@ -20,7 +21,7 @@ from opsctl.serving.load.stalls import StallLimits
 from opsctl.serving.load.unit_failure import death_of, fatal_line
 from opsctl.serving.probing import Answer, ProbeOutcome, not_ready
 from opsctl.serving.unitstate import describe_unit
-from opsctl.serving.waits import CALL_LIMIT, TICK, Link, check_cancelled, evidence, pause
+from opsctl.serving.waits import CALL_LIMIT, TICK, check_cancelled, evidence, pause
 
 Reading = TypeVar("Reading")
 Reading_co = TypeVar("Reading_co", covariant=True)
@@ -38,6 +39,12 @@ EAGER_FOR = 30.0
 """Seconds after the start in which everything is looked at often: small models are up by then."""
 COUNT_EVERY = 15.0
 """Seconds between two counts of what the unit's processes have read."""
+_UNVERIFIABLE = {
+    ProbeOutcome.UNAUTHORIZED,
+    ProbeOutcome.UNTRUSTED,
+    ProbeOutcome.FOREIGN,
+    ProbeOutcome.OTHER_MODEL,
+}
 WRONG_FOR = 2.0
 """Seconds that a wrong answer must last before it counts: routes appear one after the other."""
 
@@ -60,8 +67,7 @@ class Load:
         self._host, self._service, self._deadline = host, service, deadline
         self._on_progress, self._cancelled, self._stalls = on_progress, cancelled, stalls
         self._cursor = journal_after
-        self._link = Link(host, deadline=deadline)
-        self._knocker = BackgroundProbe(host, service, deadline=deadline)
+        self._prober = BackgroundProbe(host, service, deadline=deadline)
         self._began = time.monotonic()
         self._what = f"the load of {service.name} on {host.name}"
         self._journal = Background(self._read_journal, "journal")
@@ -86,7 +92,7 @@ class Load:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._knocker.close()
+        self._prober.close()
         self._journal.close()
         self._counts.close()
 
@@ -101,11 +107,13 @@ class Load:
             self._check_stall()
             self._report()
             self._check_deadline()
-            self._knocker.pause(TICK)
+            self._prober.pause(TICK)
         self._parser.finish(self._now())
         self.seconds = max(0.0, self._now() - self._parser.started)
         said = self._parser.state.version
-        self.version = said or self._link.read(self._knocker.version, renewed=self._knocker.renew)
+        self.version = said or ride_out(
+            self._host, self._prober.version, deadline=self._deadline, back=self._prober.renew
+        )
         self._on_progress(self._parser.state)
 
     def _look(self) -> bool:
@@ -135,7 +143,7 @@ class Load:
     def _watch_unit(self) -> None:
         if not self._unit_due.due(0.3 if self._eager else 1.0):
             return
-        self.status = self._link.read(self._read_status)
+        self.status = ride_out(self._host, self._read_status, deadline=self._deadline)
         death = death_of(self._first, self.status)
         if death is None:
             return
@@ -178,7 +186,7 @@ class Load:
         until = self._deadline.within(2.0, "the last lines of the journal")
         quiet = 0
         while self._journal_readable and quiet < 2 and not until.expired:
-            batch = self._link.read(self._journal.now)
+            batch = ride_out(self._host, self._journal.now, deadline=self._deadline)
             quiet = 0 if batch is not None and self._feed(batch) else quiet + 1
             time.sleep(0.1)
 
@@ -200,29 +208,29 @@ class Load:
 
     def _watch_http(self) -> bool:
         """Look for an answer; return whether completions came often enough in a row."""
-        answer = self._collect(self._knocker, self._patience)
-        if self._knocker.listed is not None:
+        answer = self._collect(self._prober, self._patience)
+        if self._prober.listed is not None:
             self._parser.reached(LoadPhase.FIRST_TOKENS, self._now(), "the model is listed")
-        if tokens := len(self._knocker.tokens):
+        if tokens := len(self._prober.tokens):
             self._parser.touch(self._now(), f"completion {tokens} of {self._service.readiness.completions}")
         if answer is None:
             return False
         self._last_answer = answer.seen
         self._judge_wrong(answer)
-        return answer.good and len(self._knocker.tokens) >= self._service.readiness.completions
+        return answer.good and len(self._prober.tokens) >= self._service.readiness.completions
 
     def _collect(self, source: Collectable[Reading], every: float) -> Reading | None:
         """Return what a background reading gave, if it has ended; a lost link is made anew."""
         try:
             return source.collect(every)
         except TransportLost:
-            self._link.renew()
-            self._knocker.renew()
+            reconnect(self._host, deadline=self._deadline)
+            self._prober.renew()
             return None
 
     def _judge_wrong(self, answer: Answer) -> None:
         """Raise NotReady for an answer that waiting does not mend, once it lasted."""
-        if answer.outcome not in {ProbeOutcome.UNAUTHORIZED, ProbeOutcome.FOREIGN, ProbeOutcome.OTHER_MODEL}:
+        if answer.outcome not in _UNVERIFIABLE:
             self._wrong_since = None
             return
         now = time.monotonic()
@@ -232,7 +240,7 @@ class Load:
 
     def _proven(self) -> bool:
         """Return whether the unit, read after the completions, is settled and the one that was started."""
-        self.status = self._link.read(self._read_status)
+        self.status = ride_out(self._host, self._read_status, deadline=self._deadline)
         death = death_of(self._first, self.status)
         if death is not None:
             self._drain_journal()
@@ -242,7 +250,7 @@ class Load:
         if age < self._service.readiness.settle:
             return False
         unit = evidence(f"systemd: state of {self._service.unit}", describe_unit(self.status))
-        self.evidence = (unit, *([self._knocker.listed] if self._knocker.listed else []), *self._knocker.tokens)
+        self.evidence = (unit, *([self._prober.listed] if self._prober.listed else []), *self._prober.tokens)
         return True
 
     # --- the clock
@@ -300,7 +308,11 @@ class Load:
 
     def _read_skew(self) -> float:
         limit = self._deadline.within(CALL_LIMIT, "the host's clock")
-        said = self._link.read(lambda: self._host.run(["date", "+%s.%N"], deadline=limit, become=False))
+        said = ride_out(
+            self._host,
+            lambda: self._host.run(["date", "+%s.%N"], deadline=limit, become=False),
+            deadline=self._deadline,
+        )
         return float(said.text) - time.monotonic()
 
     def _started_at(self) -> float:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from opsctl.payload.errors import CellFailed, CellSkipped
+from opsctl.payload.gemm import OpSpec
 from opsctl.payload.gemm.case import Machine
 from opsctl.payload.gemm.dense import Bf16, Int4PackDense
 from opsctl.payload.gemm.experts import Int4PackExperts, route
@@ -38,7 +39,7 @@ EXPERTS = {
 def test_right_results_pass(backend: Any, op: dict[str, Any], tokens: int) -> None:
     made = backend(MACHINE)
     with torch.inference_mode():
-        made.prepare(op)
+        made.prepare(OpSpec.from_dict({"name": "o", "kind": "", **op}))
         case = made.case(tokens)
         outputs = [call() for call in case.calls]
         assert case.errors(outputs) < case.tolerance
@@ -49,7 +50,7 @@ def test_right_results_pass(backend: Any, op: dict[str, Any], tokens: int) -> No
 
 def test_bytes_and_operations_are_counted() -> None:
     backend = Int4PackDense(MACHINE)
-    backend.prepare({"n": 64, "k": 128, "dtype": "w4a16-g32"})
+    backend.prepare(OpSpec("o", "dense", "w4a16-g32", n=64, k=128))
     case = backend.case(2)
     assert case.weight_bytes == 64 * 128 * 0.5625
     assert case.activation_bytes == 2 * 2 * (64 + 128)
@@ -58,7 +59,7 @@ def test_bytes_and_operations_are_counted() -> None:
 
 def test_experts_count_the_ones_that_were_hit() -> None:
     backend = Int4PackExperts(MACHINE)
-    backend.prepare(EXPERTS)
+    backend.prepare(OpSpec.from_dict({"name": "o", "kind": "experts", **EXPERTS}))
     case = backend.case(1)
     assert case.detail["experts_hit"] == 3
     assert case.weight_bytes == 3 * 3 * 64 * 32 * 0.5625
@@ -84,7 +85,7 @@ def test_routing_is_without_replacement_and_sums_to_one() -> None:
 )
 def test_a_shape_that_no_kernel_takes_says_why(backend: Any, op: dict[str, Any], error: Any, said: str) -> None:
     with pytest.raises(error, match=said):
-        backend(MACHINE).prepare(op)
+        backend(MACHINE).prepare(OpSpec.from_dict({"name": "o", "kind": "", **op}))
 
 
 def test_copies_make_reads_cold() -> None:

@@ -13,7 +13,7 @@ from opsctl.payload.output import Output, read_records
 from tests.payload.pacing import cells, figures, run_payload
 
 CELLS = [{"id": name, "op": "o", "m": 1, "backend": "torch"} for name in "abcd"]
-SPEC: dict[str, Any] = {"device": "cpu", "repetitions": 3, "limit": 60, "ops": {}, "cells": CELLS}
+SPEC: dict[str, Any] = {"device": "cpu", "repetitions": 3, "limit": 60, "ops": (), "cells": CELLS}
 # A stand-in for the measuring process, which does to cell b what kernels do on a bad day.
 WORKER = """
 import json, os, signal, sys, time
@@ -21,7 +21,7 @@ def say(**message): print(json.dumps({"gemm": message}), flush=True)
 print("a library's own noise")
 fault = os.environ["FAULT"]
 if fault == "at once": sys.exit("ImportError: libcudart.so.13")
-for cell in json.load(open(sys.argv[2]))["cells"]:
+for cell in json.load(open(sys.argv[3]))["cells"]:
     say(at=cell["id"])
     if cell["id"] == "b":
         if fault == "segfault": os.kill(os.getpid(), signal.SIGSEGV)
@@ -42,7 +42,7 @@ def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> Ca
 
     def run() -> dict[str, Any]:
         with Output(tmp_path / "r.jsonl") as output:
-            ended = gemm.run(SPEC, output)
+            ended = gemm.run(gemm.Spec.from_dict(SPEC), output)
         return {"ended": ended, **cells(read_records(tmp_path / "r.jsonl"))}
 
     return run
@@ -76,11 +76,11 @@ def test_all_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_real_thing_at_small_shapes(tmp_path: Path) -> None:
-    ops = {
-        "o": {"kind": "dense", "n": 64, "k": 128, "dtype": "bf16", "batch": 1},
-        "q": {"kind": "dense", "n": 64, "k": 128, "dtype": "w4a16-g32", "batch": 1},
-        "f": {"kind": "dense", "n": 64, "k": 128, "dtype": "fp8", "batch": 1},
-    }
+    ops = [
+        {"name": "o", "kind": "dense", "n": 64, "k": 128, "dtype": "bf16", "batch": 1},
+        {"name": "q", "kind": "dense", "n": 64, "k": 128, "dtype": "w4a16-g32", "batch": 1},
+        {"name": "f", "kind": "dense", "n": 64, "k": 128, "dtype": "fp8", "batch": 1},
+    ]
     work = [
         {"id": "o/M=2/torch", "op": "o", "m": 2, "backend": "torch"},
         {"id": "q/M=2/int4pack", "op": "q", "m": 2, "backend": "int4pack"},

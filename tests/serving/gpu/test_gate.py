@@ -118,6 +118,80 @@ def test_memory_is_seen_where_the_list_of_processes_is_empty(
     assert "GPU 0: 129394 MiB" in str(raised.value.seen)
 
 
+def smi(lab_host: LabHost, *, memory: str, processes: str = ":") -> None:
+    """Put an nvidia-smi on the host that says this of one GPU's memory, and prints what ``processes`` prints."""
+    lab_host.write_file("/usr/local/bin/nvidia-smi", SMI % {"memory": memory, "processes": processes}, 0o755)
+
+
+SMI = """#!/bin/sh
+case "$*" in
+*query-compute-apps*) %(processes)s ;;
+*query-gpu*) printf '0, GPU-1, NVIDIA GB10, [N/A], %%s\n' "$(%(memory)s)" ;;
+esac
+exit 0
+"""
+
+
+@pytest.mark.parametrize("said", ["[N/A]", "[Not Supported]", "[Insufficient Permissions]", "ERR!"])
+def test_memory_that_is_not_given_is_judged_by_processes(fresh_lab_host: LabHost, host: Host, said: str) -> None:
+    smi(fresh_lab_host, memory=f"echo '{said}'")
+    record = await_gpus_free(host, limit=limit(12), ours=OURS, systemd=host.systemd())
+    assert record.free is True
+    assert record.memory == {}
+    assert "no process, memory not given" in record.evidence[0].observed
+
+
+def test_a_process_keeps_a_gpu_without_memory_figures_from_being_free(fresh_lab_host: LabHost, host: Host) -> None:
+    fresh_lab_host.exec("systemd-run", "--unit=somebody-elses", "sleep", "1000")
+    pid = fresh_lab_host.systemctl("show", "-P", "MainPID", "somebody-elses.service")
+    smi(fresh_lab_host, memory="echo '[N/A]'", processes=f"echo 'GPU-1, {pid}, VLLM::Worker, [N/A]'")
+    with pytest.raises(GpuNotFree, match=f"pid {pid} is not opsctl's to kill"):
+        await_gpus_free(host, limit=limit(30), ours=OURS, systemd=host.systemd())
+
+
+def test_a_process_with_the_device_open_counts_where_nothing_else_is_said(fresh_lab_host: LabHost, host: Host) -> None:
+    script = "mknod /dev/nvidia0 c 1 3; exec 3</dev/nvidia0; sleep 1000"
+    fresh_lab_host.exec("systemd-run", "--unit=hidden-holder", "sh", "-c", script)
+    smi(fresh_lab_host, memory="echo '[N/A]'")
+    with pytest.raises(GpuNotFree) as raised:
+        await_gpus_free(host, limit=limit(30), ours=OURS, systemd=host.systemd())
+    assert "hidden-holder.service" in str(raised.value.seen)
+
+
+def test_a_gpu_that_needs_a_reset_is_no_free_gpu(fresh_lab_host: LabHost, host: Host) -> None:
+    smi(fresh_lab_host, memory="echo '[GPU requires reset]'")
+    with pytest.raises(GpuNotFree, match="requires reset") as raised:
+        await_gpus_free(host, limit=limit(30), ours=OURS, systemd=host.systemd())
+    assert "gpu-reset" in str(raised.value.hint)
+
+
+def test_what_a_stage_left_behind_is_known_by_its_slice(fresh_lab_host: LabHost, host: Host) -> None:
+    fresh_lab_host.exec(
+        "systemd-run", "--slice=opsctl.slice", "--unit=prof", "--property=KillMode=process",
+        "sh", "-c", "sleep 1000 & echo $! >/run/left; sleep 2000",
+    )  # fmt: skip
+    patience = limit()
+    while not fresh_lab_host.exists("/run/left"):
+        patience.check(seen="the stage's child did not start")
+        time.sleep(0.05)
+    fresh_lab_host.systemctl("stop", "prof.service")
+    pid = fresh_lab_host.read_file("/run/left").strip()
+    listed = f"[ -d /proc/{pid} ] && echo 'GPU-1, {pid}, VLLM::Worker, 70000'"
+    smi(fresh_lab_host, memory="echo 100", processes=listed)
+    record = await_gpus_free(host, limit=limit(60), ours=("opsctl.slice",), systemd=host.systemd())
+    assert record.free is True
+    assert [process.unit for process in record.killed] == ["prof.service"]
+
+
+def test_memory_that_still_falls_is_said_in_the_hint(fresh_lab_host: LabHost, host: Host) -> None:
+    fresh_lab_host.write_file("/run/mib", "90000")
+    smi(fresh_lab_host, memory="read m </run/mib; echo $((m - 500)) >/run/mib; echo $m")
+    with pytest.raises(GpuNotFree, match="not free within") as raised:
+        await_gpus_free(host, limit=limit(4), ours=OURS, systemd=host.systemd())
+    assert "still falling" in str(raised.value.hint)
+    assert "MiB/s" in str(raised.value.hint)
+
+
 def test_no_nvidia_smi_is_recorded_as_unknown(
     make_lab_host: Callable[..., LabHost], reach: Callable[..., Host]
 ) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
-from opsctl.serving.gpu.nvidia_smi import GpuProcess, invalid_field, parse_gpus, parse_processes, unit_of
+from opsctl.host.guard import GPU_IDLE_MIB
+from opsctl.serving.gpu.nvidia_smi import GpuProcess, invalid_field, parse_amd, parse_gpus, parse_processes, unit_of
 
 RECORDED = Path(__file__).parents[2] / "data" / "nvidia-smi"
 
@@ -34,6 +37,35 @@ def test_values_that_are_not_there_are_unknown_and_not_zero() -> None:
     assert gpu.number("power.draw") is None
     assert gpu.number("x") is None
     assert set(gpu.values) == {"index", "uuid"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["[N/A]", "[Not Supported]", "[Insufficient Permissions]", "[GPU requires reset]", "ERR!", "[Unknown Error]"],
+)
+def test_a_field_that_is_not_given_loses_only_itself(value: str) -> None:
+    (gpu,) = parse_gpus(
+        f"0, GPU-1, NVIDIA GB10, {value}, 11.2\n", ["index", "uuid", "name", "memory.used", "power.draw"]
+    )
+    assert gpu.memory_used is None
+    assert (gpu.name, gpu.number("power.draw")) == ("NVIDIA GB10", 11.2)
+    assert gpu.fault == ("GPU requires reset" if "reset" in value else "")
+
+
+def test_amds_gpus_are_read_from_the_kernel() -> None:
+    reading = parse_amd("0 0000:03:00.0 206141652992 304087040\n1 0000:04:00.0 206141652992 7516192768\n--\n4711\n")
+    assert [(gpu.index, gpu.uuid, gpu.memory_used) for gpu in reading.gpus] == [
+        (0, "0000:03:00.0", 290.0),
+        (1, "0000:04:00.0", 7168.0),
+    ]
+    assert [process.pid for process in reading.processes] == [4711]
+    assert parse_amd("--\n").absent
+
+
+def test_guard_and_controller_call_the_same_gpu_free() -> None:
+    script = resources.files("opsctl.host.guard").joinpath("opsctl-guard").read_text()
+    (limit,) = re.findall(r"-le (\d+) \] \|\| \{ echo \"GPU memory in use", script)
+    assert int(limit) == GPU_IDLE_MIB
 
 
 def test_lines_of_another_shape_are_an_error() -> None:

@@ -1,0 +1,53 @@
+"""profile: windows of steady decode under the server's own profiler. The work is in ``profiling.py``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from opsctl.payload import records
+from opsctl.payload.output import Output
+from opsctl.payload.records import Record, many
+
+
+@dataclass(frozen=True)
+class CellSpec(Record):
+    """One window."""
+
+    id: str
+    concurrency: int
+    window: int = 1
+
+
+@dataclass(frozen=True)
+class Spec(records.Spec):
+    """What is captured. Limits are seconds."""
+
+    url: str
+    model: str
+    trace_dir: str
+    ranks: int
+    input_tokens: int
+    output_tokens: int
+    cells: tuple[CellSpec, ...] = many(CellSpec)
+    engine: str = "vllm"
+    api_key_file: str | None = None
+    profiler: str = "torch"
+    """torch, or nsys."""
+    warmup_requests: int = 3
+    requests: int | None = None
+    """In a window, never fewer than the concurrency."""
+    flush_limit: float = 2700.0
+    request_limit: float = 600.0
+    limit: float = 10800.0
+    expected: dict[str, Any] | None = None
+    """Collectives of a decode step by operation, where the model is known."""
+    token_bytes: int | None = None
+    """Of one token's hidden state."""
+
+
+def run(spec: Spec, output: Output) -> tuple[str, str]:
+    """Profile every window. Returns the state and reason of the ``end`` record."""
+    from opsctl.payload.profiling import measure  # the controller reads the spec, and needs no HTTP client for it
+
+    return measure(spec, output)
