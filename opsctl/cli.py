@@ -17,7 +17,7 @@ import typer
 
 from opsctl import __version__
 from opsctl.commands.border import clean_output
-from opsctl.commands.saying import say_error
+from opsctl.commands.saying import flush_all, say_error, tell
 from opsctl.errors import ExitCode, OpsctlError, as_defect
 
 
@@ -67,6 +67,8 @@ COMMANDS = (
     Entry("schedule", "schedule", "app", "Run playbooks at night, by systemd timers.", _MORE),
     Entry("lab", "lab", "app", "Throw-away hosts with a real systemd and a stand-in server.", _MORE),
 )
+
+_HOLD_PRODUCTION = {"run", "resume", "rollback"}
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it so
@@ -141,10 +143,10 @@ def _main(argv: list[str] | None) -> None:
         say_error(error, as_json="--json" in arguments)
         sys.exit(int(error.exit_code))
     except SystemExit as ended:
-        # Typer ends with 1 where the reader went away (opsctl … | head). Nothing of ours failed.
+        # Typer ends with 1 where the reader went away (opsctl … | head). Nothing of ours failed, where nothing was
+        # at work; what holds production says by its own evidence how it ended, or that nothing is known.
         if isinstance(ended.__context__, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(int(ExitCode.VERIFIED))
+            sys.exit(int(ExitCode.PRODUCTION_NOT_VERIFIED if command in _HOLD_PRODUCTION else ExitCode.VERIFIED))
         raise
     except Exception as error:
         # A traceback is no message for a person. What was begun is in the journal; production is the guard's.
@@ -154,5 +156,7 @@ def _main(argv: list[str] | None) -> None:
         say_error(defect, as_json="--json" in arguments)
         sys.exit(int(defect.exit_code))
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        tell("interrupted")
         sys.exit(int(ExitCode.INTERRUPTED))
+    finally:
+        flush_all()

@@ -61,6 +61,26 @@ class PhaseRecord(_Record):
     round: int = 1
 
 
+class ActionRecord(_Record):
+    """One action of the plan of a run on a host, as it was printed, executed and observed."""
+
+    host: str
+    plan: int
+    """1, and one more for each resume of the run."""
+    id: str
+    kind: str
+    branch: str
+    """main, retry or restore."""
+    phase: int | None = None
+    sentence: str
+    state: State
+    reason: str = ""
+    attempts: int = 0
+    started: str | None = None
+    ended: str | None = None
+    evidence: tuple[Evidence, ...] = ()
+
+
 class HoldRecord(_Record):
     """Who held the GPUs of a host, from when to when: the timeline of the report. `holder` "" is nobody."""
 
@@ -88,7 +108,7 @@ class ProductionRecord(_Record):
     restored_by: str = ""
     """controller, guard, or "" where it never went down."""
     last_seen: str | None = None
-    """Where the run's controller died: when it last recorded anything. What is so since, this record cannot say."""
+    """Where the run's controller is gone: when it last recorded anything. What is so since, this record cannot say."""
 
 
 class EventRecord(_Record):
@@ -115,10 +135,12 @@ class RunRecord(_Record):
     started: str
     ended: str | None = None
     outcome: str = ""
-    """running, verified, failed, inconclusive, interrupted, controller died, production not verified."""
+    """running, verified, failed, inconclusive, interrupted, controller died, left, production not verified."""
     exit_code: int | None = None
     reason: str = ""
     phases: tuple[PhaseRecord, ...] = ()
+    actions: tuple[ActionRecord, ...] = ()
+    """In order of host, plan and place in the plan; empty for runs of opsctl 0.1."""
     loads: tuple[LoadRecord, ...] = ()
     holds: tuple[HoldRecord, ...] = ()
     production: tuple[ProductionRecord, ...] = ()

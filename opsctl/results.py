@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from opsctl.errors import Defect
+
 
 class State(StrEnum):
-    """The life of a step and of each of its cells. Nothing is *done*: it is verified, by evidence."""
+    """The life of an action, a phase, a step and each cell. Nothing is *done*: it is verified, by evidence."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -23,7 +25,26 @@ class State(StrEnum):
     @property
     def final(self) -> bool:
         """Whether nothing follows."""
-        return self in {State.VERIFIED, State.FAILED, State.INCONCLUSIVE, State.SKIPPED}
+        return self in _FINAL
+
+
+_FINAL = frozenset({State.VERIFIED, State.FAILED, State.INCONCLUSIVE, State.SKIPPED})
+_NEXT: dict[State, frozenset[State]] = {
+    State.PENDING: frozenset({State.RUNNING, State.SKIPPED}),
+    State.RUNNING: frozenset({State.RUNNING, State.VERIFYING, *_FINAL}),
+    State.VERIFYING: _FINAL,
+}
+
+
+def moved(before: State, after: State, *, again: bool = False) -> State:
+    """Return the state that follows: the one transition function of actions, phases and steps.
+
+    ``again`` says that what ended is taken up once more: a branch of the plan that is repeated, a run that is resumed,
+    results that are judged anew. Raises Defect where the states do not follow each other.
+    """
+    if after in _NEXT.get(before, frozenset()) or (again and before.final):
+        return after
+    raise Defect(f"a state that was {before} cannot become {after}")
 
 
 class _Record(BaseModel):

@@ -7,7 +7,7 @@ with the token) is what makes this safe; the look is what makes it polite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -16,41 +16,157 @@ from opsctl.campaign import limits
 from opsctl.campaign.cancellation import Cancellation
 from opsctl.campaign.heartbeat import Heartbeat
 from opsctl.deadline import Deadline
-from opsctl.errors import HostRebooted, LeaseLost, TransportLost
+from opsctl.errors import Defect, HostRebooted, LeaseError, LeaseLost, TransportLost
 from opsctl.host.guard.control import Lease
 from opsctl.host.outage import ride_out
-from opsctl.host.protocol import Host, Systemd
+from opsctl.host.protocol import Host, Systemd, UnitStatus
+from opsctl.plan.actions import Action
+from opsctl.plan.hostplan import HostPlan
 from opsctl.playbook.resolved import ResolvedService
+from opsctl.results import Evidence, State
 from opsctl.runs.events import Recorder
+from opsctl.serving.waits import evidence
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Done:
+    """How an action ended, and the evidence for it."""
+
+    evidence: tuple[Evidence, ...]
+    state: State = State.VERIFIED
+    reason: str = ""
+
+    def proven(self, action: str) -> Done:
+        """Return this, unless it has no evidence: that is a defect."""
+        if not self.evidence:
+            raise Defect(f"{action} ended without evidence")
+        return self
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A load between its start and its end: what the wait for it must know."""
+
+    id: int
+    """In the journal."""
+    mark: str | None
+    """The host's journal before the start."""
+    started: UnitStatus
+    began: float
+    """On the monotonic clock."""
 
 
 @dataclass
 class BorrowedHost:
     """What a campaign knows and holds of one host.
 
-    ``serving`` is the service that holds the GPUs, by name; None while nothing does. ``touched`` is true
-    from the first change of production on: from then on only a verified restore ends the run well.
+    ``touched`` is true from the first change of production on: from then on only a verified restore ends the run
+    well. ``executors`` carry actions out, by their type.
     """
 
     host: Host
     recorder: Recorder
     cancellation: Cancellation
-    production: ResolvedService
-    lease: Lease
-    heartbeat: Heartbeat
-    ttl: float
-    dependents: tuple[str, ...] = ()
-    serving: str | None = None
+    plan: HostPlan
+    executors: Mapping[type[Action], Executor]
+    connect: Callable[[], Host]
+    ttl: float = 300.0
+    kill_foreign: bool = False
     touched: bool = False
     restoring: bool = False
-    restore_wanted: bool = True
-    """False where production was found down and is to stay so (`--if-down leave`)."""
-    installed: dict[str, str] = field(default_factory=dict)
-    """Variants that this run put on the host: service name -> unit."""
+    silent: bool = False
+    """Whether the last wait for a load saw nothing move, or no end, for as long as that may take."""
+    loading: Loading | None = None
+    attempt: int = 1
+    """Of the load at work."""
     phase: str = ""
     step: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    """That production serves, from the last time it was proven."""
+    _lease: Lease | None = None
+    _heartbeat: Heartbeat | None = None
+    _number: int = 0
+    """Of the plan in the journal."""
+    _ended: set[str] = field(default_factory=set)
+    """Ids of actions that ended once."""
+
+    @property
+    def production(self) -> ResolvedService:
+        """The service that the run takes down and brings back."""
+        return self.plan.production
+
+    @property
+    def armed(self) -> bool:
+        """Whether this controller holds a lease."""
+        return self._lease is not None
+
+    @property
+    def lease(self) -> Lease:
+        """The lease. Raises LeaseLost where none was armed."""
+        if self._lease is None:
+            raise LeaseLost(f"no lease is held on {self.name}", where=self.name)
+        return self._lease
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """What renews the lease. Raises LeaseLost where none was armed."""
+        if self._heartbeat is None:
+            raise LeaseLost(f"no lease is held on {self.name}", where=self.name)
+        return self._heartbeat
+
+    def hold(self, lease: Lease) -> None:
+        """Take a lease, and begin to renew it."""
+        self._lease = lease
+        self._heartbeat = Heartbeat(self.connect, lease, ttl=self.ttl, on_renewed=self._renewed)
+        self._heartbeat.start()
+
+    def let_go(self) -> None:
+        """End renewing; the lease itself is left as it is."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+
+    def _renewed(self, seconds: float) -> None:
+        words = f"lease held for {seconds:.0f} s more"
+        self.recorder.progress("lease.renewed", words, host=self.name, remaining=seconds)
+
+    # -- actions
+
+    def record_plan(self) -> None:
+        """Write every action of the plan into the journal, pending."""
+        self._number = self.recorder.journal.plan(self.run, self.name, self.plan.actions)
+
+    def perform(self, action: Action) -> Done:
+        """Carry an action out, in the journal before and after. Raises what its executor raises."""
+        self._move(action, State.RUNNING)
+        try:
+            done = self.executors[type(action)](self, action).proven(action.id)
+        except (LeaseError, TransportLost) as error:
+            self._move(action, State.INCONCLUSIVE, reason=str(error))
+            raise
+        except Exception as error:
+            self._move(action, State.FAILED, reason=str(error))
+            raise
+        self._move(action, done.state, reason=done.reason, evidence=done.evidence)
+        return done
+
+    def skip(self, actions: Iterable[Action], reason: str) -> None:
+        """Record actions that did not begin as skipped."""
+        for action in actions:
+            if action.id not in self._ended:
+                self._move(action, State.SKIPPED, reason=reason)
+
+    def _move(self, action: Action, state: State, *, reason: str = "", evidence: tuple[Evidence, ...] = ()) -> None:
+        ordinal = next(number for number, one in enumerate(self.plan.actions) if one.id == action.id)
+        self.recorder.journal.action_state(
+            self.run, self.name, self._number, ordinal, state, reason=reason, evidence=evidence,
+            again=action.id in self._ended,
+        )  # fmt: skip
+        if state.final:
+            self._ended.add(action.id)
+
+    # -- the link and the lease
 
     @property
     def name(self) -> str:
@@ -117,3 +233,12 @@ class BorrowedHost:
     def holds(self, holder: str | None, role: str) -> None:
         """Record who has the GPUs from now on."""
         self.recorder.journal.hold(self.run, self.name, holder or "", role)
+
+
+Executor = Callable[[BorrowedHost, Any], Done]
+"""Carries out actions of one type, and says what was observed."""
+
+
+def seen(asked: str, observed: str, *more: Evidence) -> Done:
+    """Return an action that ended verified by an observation of now, and what else proves it."""
+    return Done((evidence(asked, observed), *more))

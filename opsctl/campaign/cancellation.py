@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TypeVar
 
@@ -92,18 +92,23 @@ def listening_for_signals(
         name = signal.Signals(number).name
         if seen == 1:
             cancellation.request(f"{name} received", by_signal=True)
-            os.write(
-                sys.stderr.fileno(),
-                f"\n{name}: stopping; production is restored and verified first (again: leave at once)\n".encode(),
-            )
+            _write(f"\n{name}: stopping; production is restored and verified first (again: leave at once)\n")
             return
         leaving(name)
-        os.write(sys.stderr.fileno(), f"\n{name} again: leaving now. {last_words()}\n".encode())
+        _write(f"\n{name} again: leaving now. {last_words()}\n")
         os._exit(int(ExitCode.PRODUCTION_NOT_VERIFIED))
 
-    before = {number: signal.signal(number, on_signal) for number in SIGNALS}
+    # A signal that was ignored when we were started (nohup) stays ignored.
+    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, on_signal) for number in heard}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _write(text: str) -> None:
+    """Write to standard error from a signal handler; a terminal that is gone must not end a restore."""
+    with suppress(OSError, ValueError):
+        os.write(sys.stderr.fileno(), text.encode())

@@ -6,15 +6,13 @@ import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from opsctl.errors import UnfitError
+from opsctl.plan.facts import IfDown
 from opsctl.playbook.inventory import LoadedInventory, load_inventory
 from opsctl.playbook.loading import LoadedPlaybook, find_playbook, load_playbooks
 from opsctl.playbook.models import NOTHING
 from opsctl.playbook.resolved import ResolvedService
-
-IfDown = Literal["refuse", "restore", "leave"]
 
 
 @dataclass(frozen=True)
@@ -67,28 +65,11 @@ class Definition:
         """Return (name, address) of every host of the run, in one order: stages over several hosts meet by it."""
         return tuple((name, self.inventory.host(name).address) for name in self.hosts)
 
-    def production(self, host: str) -> ResolvedService:
-        """Return the one production service of a host. Raises UnfitError when there is none, or more than one."""
-        return only_production(self.inventory, host)
-
-    def services(self, host: str) -> dict[str, ResolvedService]:
-        """Return production and every service that a phase wants to serve, by name."""
-        wanted = {phase.serve for phase in self.playbook.by_host[host].phases} - {NOTHING}
-        production = self.production(host)
-        return {production.name: production} | {name: self.inventory.service_on(name, host) for name in sorted(wanted)}
-
-
-def only_production(inventory: LoadedInventory, host: str) -> ResolvedService:
-    """Return the one production service of a host. Raises UnfitError when there is none, or more than one."""
-    found = inventory.production_of(host)
-    if len(found) != 1:
-        raise UnfitError(
-            f"{host} has {len(found) or 'no'} production services; a campaign borrows the GPUs of exactly one",
-            seen=", ".join(service.name for service in found) or None,
-            where=str(inventory.path),
-            hint="give one service of the host the role production (hosts: {HOST: {production: [NAME]}} chooses)",
-        )
-    return found[0]
+    def services(self, host: str) -> tuple[ResolvedService, ...]:
+        """Return production and every service that a phase wants to serve. Raises UnfitError."""
+        production = self.inventory.only_production(host)
+        wanted = {phase.serve for phase in self.playbook.by_host[host].phases} - {NOTHING, production.name}
+        return (production, *(self.inventory.service_on(name, host) for name in sorted(wanted)))
 
 
 def read_definition(request: RunRequest) -> Definition:

@@ -1,190 +1,92 @@
-"""One host of a run, from arming to giving back, and what is to be said of it at the end."""
+"""One host of a run, from its first phase to giving it back. How it ended stands in the journal, and nowhere else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-
-from opsctl.campaign import limits, restore, variant_units
+from opsctl.campaign import limits, restore
 from opsctl.campaign.borrowed_host import BorrowedHost
-from opsctl.campaign.cancellation import Cancellation
+from opsctl.campaign.execution import run_phases
 from opsctl.campaign.guard_watch import watch_guard
-from opsctl.campaign.heartbeat import Heartbeat
-from opsctl.campaign.phases import Policy, run_phases, skip_phases
-from opsctl.campaign.preflight import Prepared, lease_terms
-from opsctl.campaign.steps import stop_stage
+from opsctl.campaign.restore import StartedUnverified
 from opsctl.clock import now
 from opsctl.deadline import Deadline
-from opsctl.errors import ExitCode, HostError, JournalError, LeaseLost, OpsctlError, as_defect
+from opsctl.errors import HostError, LeaseLost, OpsctlError, as_defect
 from opsctl.host.guard import control
-from opsctl.host.guard.control import Lease
-from opsctl.host.protocol import Host
-from opsctl.results import State
-from opsctl.runs.events import Recorder
+from opsctl.runs.journal import controller_name
 from opsctl.serving import readiness
 
 
-@dataclass(frozen=True)
-class HostOutcome:
-    """How one host of a run ended. ``production`` says in words what is known of it."""
-
-    host: str
-    code: ExitCode
-    error: OpsctlError | None
-    production: str
-
-
-def arm(prepared: Prepared, recorder: Recorder, ttl: float) -> Lease:
-    """Put the guard in place and arm the lease: from here on production comes back whatever happens to us.
-
-    Raises NotGuardable, HostHeld, HostError, JournalError. Nothing of production was touched.
-    """
-    host = prepared.host
-    with recorder.journal.mutation(recorder.run, host.name, "install guard", host.name):
-        control.install(host, deadline=Deadline(limits.UNIT_JOB, f"installation of the guard on {host.name}"))
-    lease: Lease | None = None
-    try:
-        with recorder.journal.mutation(recorder.run, host.name, "arm", prepared.production.unit):
-            lease = control.arm(
-                host,
-                lease_terms(prepared, recorder.run, ttl),
-                deadline=Deadline(limits.UNIT_JOB, f"arming on {host.name}"),
-            )
-        recorder.journal.update_host(recorder.run, host.name, token=lease.token)
-    except JournalError:
-        # What cannot be recorded must not be begun: the host is not left held by a run that ends here.
-        if lease is not None:
-            with suppress(HostError):
-                disarm(prepared, lease, recorder)
-        raise
-    recorder.say(
-        "lease.armed",
-        f"lease {lease.token} armed on {host.name}: the guard restores {prepared.production.unit} "
-        f"when it is not renewed for {ttl:g} s",
-        host=host.name,
-        token=lease.token,
-        ttl=ttl,
-    )
-    return lease
-
-
-def disarm(prepared: Prepared, lease: Lease, recorder: Recorder) -> None:
-    """Give a lease back under which nothing was touched."""
-    host = prepared.host
-    with recorder.journal.mutation(recorder.run, host.name, "release", "lease"):
-        control.release(host, lease, deadline=Deadline(limits.CALL, f"release on {host.name}"))
-    recorder.say("lease.released", f"the lease on {host.name} is released; nothing was touched", host=host.name)
-
-
-def borrow(
-    prepared: Prepared,
-    lease: Lease,
-    *,
-    ttl: float,
-    recorder: Recorder,
-    cancellation: Cancellation,
-    connect: Callable[[], Host],
-) -> BorrowedHost:
-    """Start the heartbeat and return the borrowed host."""
-    heartbeat = Heartbeat(
-        connect,
-        lease,
-        ttl=ttl,
-        on_renewed=lambda seconds: recorder.progress(
-            "lease.renewed",
-            f"lease held for {seconds:.0f} s more",
-            host=prepared.host.name,
-            remaining=seconds,
-        ),
-    )
-    heartbeat.start()
-    if prepared.serving:
-        recorder.journal.hold(
-            recorder.run, prepared.host.name, prepared.serving, str(prepared.services[prepared.serving].role)
-        )
-    return BorrowedHost(
-        host=prepared.host,
-        recorder=recorder,
-        cancellation=cancellation,
-        production=prepared.production,
-        lease=lease,
-        heartbeat=heartbeat,
-        ttl=ttl,
-        dependents=prepared.dependents,
-        serving=prepared.serving,
-        touched=prepared.touched,
-        restore_wanted=prepared.restore_wanted,
-    )
-
-
-def carry_out(b: BorrowedHost, prepared: Prepared, policy: Policy) -> HostOutcome:
-    """Run the phases on a borrowed host and give it back, whatever happened. Never raises what opsctl knows."""
+def carry_out(b: BorrowedHost) -> OpsctlError | None:
+    """Run the phases on a borrowed host and give it back, whatever happened. Returns why it failed; never raises."""
     failure: OpsctlError | None = None
     try:
-        _make_ready(b, prepared)
-        run_phases(b, prepared.phases, prepared.services, policy)
+        run_phases(b)
     except OpsctlError as error:
         failure = error
     except Exception as defect:  # noqa: BLE001 - whatever is wrong with us, production comes back
         failure = as_defect(defect)
     b.recorder.journal.forgive()
     if failure is not None:
+        _fail(b, failure)
         b.say("run.failing", str(failure), error=failure.lines())
     try:
         if isinstance(failure, LeaseLost):
-            return _after_the_guard(b, failure)
-        restore.give_back(b, kill_foreign=policy.kill_foreign)
+            _after_the_guard(b, failure)
+            return failure
+        restore.give_back(b, failed=failure is not None)
     except LeaseLost as error:
-        return _after_the_guard(b, error)
+        failure = failure or error
+        _after_the_guard(b, error)
     except Exception as problem:  # noqa: BLE001 - the guard takes over, and the person hears so
         trouble = problem if isinstance(problem, OpsctlError) else as_defect(problem)
-        b.say("restore.ended", f"production is NOT verified: {trouble}", error=trouble.lines())
-        return HostOutcome(b.name, ExitCode.PRODUCTION_NOT_VERIFIED, trouble, _guard_words(b))
+        failure = failure or trouble
+        _not_verified(b, trouble)
     finally:
-        b.heartbeat.stop()
-    words = "serves, verified" if b.restore_wanted else "is left down, as it was found"
-    return HostOutcome(b.name, _code(b, failure), failure, f"{b.production.name} {words}")
+        b.let_go()
+    return failure
 
 
-def _make_ready(b: BorrowedHost, prepared: Prepared) -> None:
-    """Do what comes before the first phase, while production still serves."""
+def _fail(b: BorrowedHost, error: OpsctlError) -> None:
+    """Record why the campaign on this host failed; the first reason counts."""
+    b.recorder.journal.fail_host(b.run, b.name, str(error))
+
+
+def _not_verified(b: BorrowedHost, trouble: OpsctlError) -> None:
+    """Record that production could not be verified, and leave it to the guard."""
+    _fail(b, trouble)
+    b.recorder.journal.update_host(b.run, b.name, verified=0)
+    b.skip(b.plan.actions, f"not reached: {trouble}")
+    if isinstance(trouble, StartedUnverified):
+        _hand_over(b)
+        words = f"started, unverified: {trouble} ({trouble.seen}); the guard goes on looking, and calls a person"
+    else:
+        words = f"{trouble}; {b.heartbeat.last_words()}" if b.armed else str(trouble)
+    b.say("restore.ended", f"production is NOT verified: {words}", error=trouble.lines())
+
+
+def _hand_over(b: BorrowedHost) -> None:
+    """Give the lease to the guard at once: it goes on looking, and runs the host's alert."""
+    b.let_go()
     try:
-        for unit in prepared.strays:
-            stop_stage(b, unit)
-        variant_units.install_all(b, prepared.variants, prepared.trace_dir, prepared.engine_version)
-    except OpsctlError as error:
-        skip_phases(b, prepared.phases, f"not reached: {error}")
-        raise
+        control.break_(b.host, by=controller_name(), deadline=b.call("handing the lease to the guard", limits.UNIT_JOB))
+    except HostError as error:
+        b.say("restore.attempt", f"the guard takes over when the lease has run out: {error}")
 
 
-def _code(b: BorrowedHost, failure: OpsctlError | None) -> ExitCode:
-    """Return the exit code of a host whose production is verified."""
-    if b.cancellation.by_signal:
-        return ExitCode.INTERRUPTED
-    if failure is not None or b.recorder.journal.failed is not None:
-        return ExitCode.FAILED
-    states = {
-        row["state"]
-        for row in b.recorder.journal.query("SELECT state FROM steps WHERE run=? AND host=?", b.run, b.name)
-    }
-    if states & {State.FAILED, State.SKIPPED}:
-        return ExitCode.FAILED
-    return ExitCode.INCONCLUSIVE if states - {State.VERIFIED} else ExitCode.VERIFIED
-
-
-def _after_the_guard(b: BorrowedHost, error: LeaseLost) -> HostOutcome:
+def _after_the_guard(b: BorrowedHost, error: LeaseLost) -> None:
     """Watch, and only watch, what the guard does: a controller without its token touches nothing."""
+    _fail(b, error)
+    b.skip(b.plan.actions, f"not reached: {error}")
     b.say("lease.lost", str(error), error=error.lines())
-    b.heartbeat.stop()
+    b.let_go()
+    b.recorder.journal.update_host(b.run, b.name, verified=0)
     try:
         seen = _watched(b)
     except OpsctlError as trouble:
         b.say("restore.ended", f"production is NOT verified: {trouble}", error=trouble.lines())
-        return HostOutcome(b.name, ExitCode.PRODUCTION_NOT_VERIFIED, error, f"{trouble}; {_guard_words(b)}")
+        return
     if not seen.serving:
         b.say("restore.ended", f"production is NOT verified: {seen.seen}")
-        return HostOutcome(b.name, ExitCode.PRODUCTION_NOT_VERIFIED, error, f"seen: {seen.seen}; {_guard_words(b)}")
+        return
     b.recorder.journal.update_host(
         b.run,
         b.name,
@@ -193,13 +95,8 @@ def _after_the_guard(b: BorrowedHost, error: LeaseLost) -> HostOutcome:
         back_at=now() if b.touched else None,
         restored_by="guard",
     )
-    b.say(
-        "production.verified",
-        f"production {b.production.name} serves; the guard restored it",
-        service=b.production.name,
-    )
-    code = ExitCode.INTERRUPTED if b.cancellation.by_signal else ExitCode.FAILED
-    return HostOutcome(b.name, code, error, f"{b.production.name} serves, restored by the guard")
+    words = f"production {b.production.name} serves; the guard restored it"
+    b.say("production.verified", words, service=b.production.name)
 
 
 def _watched(b: BorrowedHost) -> readiness.ServingState:
@@ -207,7 +104,3 @@ def _watched(b: BorrowedHost) -> readiness.ServingState:
     patience = max(60.0, b.ttl)
     watch_guard(b.host, b.production, lambda line: b.progress("restore.attempt", line), patience=patience)
     return readiness.observe(b.host, b.production, deadline=Deadline(limits.CONNECT, f"a look at {b.production.unit}"))
-
-
-def _guard_words(b: BorrowedHost) -> str:
-    return f"{b.heartbeat.last_words()}; look: opsctl lease show {b.name}; act: opsctl rollback {b.name}"

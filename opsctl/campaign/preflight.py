@@ -1,136 +1,184 @@
-"""Everything that is looked at before production is touched: the link, production as found, the plan of steps.
+"""Everything that is looked at before production is touched. Reads only.
 
-Reads only. What is found unfit here is exit 2, and nothing was touched.
+One function for ``run``, ``resume``, ``plan`` and ``doctor``: what a run would refuse, the others refuse first.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from opsctl.campaign import limits
-from opsctl.campaign.definition import Definition
-from opsctl.campaign.phases import PlannedPhase
+from opsctl.campaign.model_config import read_model_config
 from opsctl.deadline import Deadline
-from opsctl.errors import PreflightStop, UnitNotFound
+from opsctl.errors import HostHeld, OpsctlError, PreflightStop, TransportLost, UnitNotFound
+from opsctl.estimate import Estimate
+from opsctl.host import connect
 from opsctl.host.guard import control
-from opsctl.host.guard.control import LeaseTerms
+from opsctl.host.guard.control import LeaseView
 from opsctl.host.protocol import Host, UnitStatus
+from opsctl.plan.facts import HostFacts, IfDown, Resumed, Seen
+from opsctl.playbook.inventory import LoadedInventory
 from opsctl.playbook.resolved import ResolvedService
-from opsctl.results import StepResult
 from opsctl.runs import durations
 from opsctl.runs.events import Recorder
-from opsctl.runs.journal import controller_name
+from opsctl.runs.journal import Journal
 from opsctl.serving import doctor, readiness
+from opsctl.serving.doctor import Check
 from opsctl.serving.probing import Answer, ProbeOutcome, not_ready
 from opsctl.serving.readiness import ServingState
 
 _LOOK = 90.0
-_NEVER = {ProbeOutcome.UNAUTHORIZED, ProbeOutcome.UNTRUSTED, ProbeOutcome.OTHER_MODEL, ProbeOutcome.FOREIGN}
+_NEVER = {ProbeOutcome.UNAUTHORIZED, ProbeOutcome.OTHER_MODEL, ProbeOutcome.FOREIGN, ProbeOutcome.UNTRUSTED}
 """What no restore mends: the inventory is wrong about this service, whatever --if-down says."""
+_SEEN = {"serving": Seen.SERVING, "loading": Seen.LOADING, "down": Seen.DOWN}
 
 
-@dataclass
-class Prepared:
-    """One host, looked at and found fit, with its part of the run planned to the last cell."""
+@dataclass(frozen=True)
+class Preflight:
+    """One host, looked at."""
 
     host: Host
     production: ResolvedService
     found: ServingState
-    services: dict[str, ResolvedService]
-    phases: tuple[PlannedPhase, ...] = ()
-    dependents: tuple[str, ...] = ()
-    serving: str | None = None
-    touched: bool = False
-    trace_dir: str = ""
-    engine_version: str | None = None
-    restore_wanted: bool = True
-    strays: tuple[str, ...] = ()
-    """Stages of an earlier controller that the playbook does not want any more; stopped first."""
-    done: dict[tuple[str, str], StepResult] = field(default_factory=dict)
-    """Verified steps of an earlier controller of this run, by id and hash."""
-
-    @property
-    def variants(self) -> tuple[ResolvedService, ...]:
-        """Every variant that a phase wants to serve."""
-        return tuple(service for service in self.services.values() if service.is_variant)
+    facts: HostFacts
+    checks: tuple[Check, ...]
 
 
-def prepare(definition: Definition, host: Host, recorder: Recorder) -> Prepared:
-    """Look at a host: which unit production is, whether it serves, and what hangs on it.
+@contextmanager
+def connected(inventory: LoadedInventory, name: str) -> Iterator[Host]:
+    """Connect to a host of the inventory for as long as the block runs. Raises HostError."""
+    host = connect(name, inventory.host(name), deadline=Deadline(limits.CONNECT, f"connection to {name}"))
+    try:
+        yield host
+    finally:
+        host.close()
 
-    Raises UnitNotFound, PreflightStop, NotReady (wrong key, another model on the port), HostError.
+
+def look(
+    host: Host,
+    services: Sequence[ResolvedService],
+    journal: Journal,
+    *,
+    if_down: IfDown = "refuse",
+    kill_foreign: bool = False,
+    resumed: Resumed | None = None,
+) -> Preflight:
+    """Look at a host and the services of a run on it, production first. A resumed run holds the host itself.
+
+    Raises HostError when the host cannot be asked; what it finds unfit is in ``facts.refusals``.
     """
-    production = definition.production(host.name)
-    services = definition.services(host.name)
-    status = host.systemd().status(production.unit, deadline=Deadline(limits.CALL, f"status of {production.unit}"))
-    if status.load_state == "not-found":
-        raise UnitNotFound(
+    production = services[0]
+    notes: list[str] = []
+    status = host.systemd().status(production.unit, deadline=_call(host, f"status of {production.unit}"))
+    lease = _lease(host, notes)
+    seen = {service.name: _observe(host, service) for service in services if service is production or resumed}
+    found = seen[production.name]
+    units = {name: _unit_state(state) for name, state in seen.items()}
+    ours = resumed is not None and resumed.token is not None
+    python = _python(host, notes)
+    loads = durations.loads(journal, host.name)
+    # Of a host on which another campaign is at work the checks would say nothing but that.
+    free = not ours and not (lease is not None and lease.live)
+    checks = _checks(host, services, loads, kill_foreign=kill_foreign) if free else ()
+    refusals = (
+        *_absent(host, production, found),
+        *_held(host, lease),
+        *_down(host, production, found, if_down),
+        *_unfit(host, checks, python),
+    )
+    facts = HostFacts(
+        host=host.name,
+        services={name: _SEEN.get(str(state.state)) for name, state in seen.items()},
+        units=units,
+        engine_version=found.version or (resumed.engine_version if resumed else None),
+        loads=loads,
+        stops=durations.stops(journal, host.name),
+        steps=durations.steps(journal, host.name),
+        dependents=_dependents(host, status, resumed),
+        model_config=read_model_config(host, production),
+        gpus=_gpus(host, notes),
+        python=python,
+        state_dir=host.state_dir,
+        unit_hash=_unit_hash(host, status),
+        holder=None if lease is None and notes else lease.describe() if lease is not None and lease.live else "",
+        refusals=() if ours else refusals,
+        notes=tuple(notes),
+        resumed=resumed,
+    )
+    return Preflight(host, production, found, facts, checks)
+
+
+def _absent(host: Host, production: ResolvedService, found: ServingState) -> Iterator[OpsctlError]:
+    if found.status is not None and found.status.load_state == "not-found":
+        yield UnitNotFound(
             f"{host.name} has no unit {production.unit}",
             wanted=f"the unit of service {production.name}",
             seen="systemd does not know it",
             where=f"{host.name} ({host.entry.scope} scope)",
             hint=f"systemctl list-unit-files on {host.name}, then services: {{{production.name}: {{unit: NAME}}}}",
         )
-    found = readiness.observe(host, production, deadline=Deadline(_LOOK, f"a look at {production.name}"))
-    recorder.journal.host(recorder.run, host.name, production=production.name, unit=production.unit)
-    dependents = active_dependents(host, status)
-    recorder.journal.update_host(recorder.run, host.name, as_found=str(found.state), dependents=list(dependents))
-    if found.version is not None:
-        recorder.journal.update_host(recorder.run, host.name, engine_version=found.version)
-    recorder.say(
-        "production.found",
-        f"production {production.name} on {host.name}: {found.state} ({found.seen})",
-        host=host.name,
-        state=str(found.state),
-        service=production.name,
-    )
-    return Prepared(
-        host=host,
-        production=production,
-        found=found,
-        services=services,
-        dependents=dependents,
-        serving=production.name if status.active else None,
-        # What was found down must be brought up, or left alone: it cannot just be verified.
-        touched=not found.serving,
-        restore_wanted=found.serving or definition.request.if_down != "leave",
-        engine_version=found.version,
-        trace_dir=f"{host.state_dir}/runs/{recorder.run}/traces",
-    )
 
 
-def refuse_unfit(prepared: Prepared, definition: Definition, recorder: Recorder) -> None:
-    """Stop before anything is touched: somebody else's lease, production that was down before, what the checks say."""
-    production, found, host = prepared.production, prepared.found, prepared.host
-    control.refuse_held(host, deadline=Deadline(limits.CALL, f"the lease on {host.name}"))
-    if not found.serving and (definition.request.if_down == "refuse" or found.problem in _NEVER):
-        raise NotReadyAsFound(production, found, host)
-    checks = doctor.examine(
-        host,
-        tuple(prepared.services.values()),
-        host.systemd(),
-        deadline=Deadline(_LOOK, f"preflight of {host.name}"),
-        loads=durations.loads(recorder.journal, prepared.host.name),
-        kill_foreign=definition.request.kill_foreign,
-    )
-    for check in checks:
-        remedy = f"; {check.hint}" if check.hint and check.verdict != "ok" else ""
-        recorder.say(
-            "preflight.check",
-            f"{check.name}: {check.verdict}: {check.reason}{remedy}",
-            host=host.name,
-            check=check.name,
-            verdict=str(check.verdict),
+def _held(host: Host, lease: LeaseView | None) -> Iterator[OpsctlError]:
+    if lease is not None and lease.live:
+        yield HostHeld(
+            f"{host.name} is held by {lease.holder or 'someone else'}",
+            seen=lease.describe(),
+            where=host.name,
+            hint=f"wait (opsctl lease show {host.name}); only where they are gone: opsctl lease break {host.name}",
         )
+
+
+def _down(host: Host, production: ResolvedService, found: ServingState, if_down: IfDown) -> Iterator[OpsctlError]:
+    if not found.serving and (if_down == "refuse" or found.problem in _NEVER):
+        yield NotReadyAsFound(production, found, host)
+
+
+def _unfit(host: Host, checks: Sequence[Check], python: str | None) -> Iterator[OpsctlError]:
     stops = [check for check in checks if check.verdict == "stop"]
     if stops:
-        raise PreflightStop(
+        yield PreflightStop(
             f"{host.name} is not fit for a campaign: {stops[0].reason}",
             seen="; ".join(f"{check.name}: {check.reason}" for check in stops),
             where=host.name,
             hint=stops[0].hint or f"opsctl doctor {host.name}",
         )
-    recorder.say("preflight.passed", f"{host.name} is fit: {len(checks)} checks", host=host.name)
+    if python == "":
+        yield PreflightStop(
+            f"the inventory's `python` does not start on {host.name}",
+            wanted="the serving environment's Python, which the stages run with",
+            seen=host.entry.python,
+            where=host.name,
+            hint=f"hosts: {{{host.name}: {{python: PATH}}}}",
+        )
+
+
+def say(recorder: Recorder, seen: Preflight) -> None:
+    """Record what a preflight saw of production and of each check."""
+    journal, name, production, found = recorder.journal, seen.host.name, seen.production, seen.found
+    journal.host(recorder.run, name, production=production.name, unit=production.unit)
+    before = seen.facts.resumed
+    if before is None or before.as_found == "unknown":
+        journal.update_host(recorder.run, name, as_found=str(found.state))
+    journal.update_host(recorder.run, name, dependents=list(seen.facts.dependents or ()))
+    if found.version is not None:
+        journal.update_host(recorder.run, name, engine_version=found.version)
+    recorder.say(
+        "production.found",
+        f"production {production.name} on {name}: {found.state} ({found.seen})",
+        host=name,
+        state=str(found.state),
+        service=production.name,
+    )
+    for check in seen.checks:
+        remedy = f"; {check.hint}" if check.hint and check.verdict != "ok" else ""
+        words = f"{check.name}: {check.verdict}: {check.reason}{remedy}"
+        recorder.say("preflight.check", words, host=name, check=check.name, verdict=str(check.verdict))
+    if seen.checks and not seen.facts.refusals:
+        recorder.say("preflight.passed", f"{name} is fit: {len(seen.checks)} checks", host=name)
 
 
 class NotReadyAsFound(PreflightStop):
@@ -155,20 +203,83 @@ class NotReadyAsFound(PreflightStop):
 def active_dependents(host: Host, production: UnitStatus) -> tuple[str, ...]:
     """Return the units that stop with production and run now: a restore must bring these back too."""
     names = sorted({*production.required_by, *production.bound_by, *production.consists_of, *production.triggered_by})
-    statuses = (host.systemd().status(name, deadline=Deadline(limits.CALL, f"status of {name}")) for name in names)
+    statuses = (host.systemd().status(name, deadline=_call(host, f"status of {name}")) for name in names)
     return tuple(
         status.name for status in statuses if status.active and not status.name.endswith((".target", ".slice"))
     )
 
 
-def lease_terms(prepared: Prepared, run: str, ttl: float) -> LeaseTerms:
-    """Return what the guard must know to bring production back without us."""
-    production = prepared.production
-    return LeaseTerms(
-        run=run,
-        holder=controller_name(),
-        ttl=ttl,
-        service=production if prepared.restore_wanted else None,
-        dependents=prepared.dependents,
-        alert=prepared.host.entry.alert,
+def _dependents(host: Host, status: UnitStatus, resumed: Resumed | None) -> tuple[str, ...]:
+    """Return what is to be brought back with production: what runs now, and what ran before the run began."""
+    before = resumed.dependents if resumed else ()
+    return tuple(dict.fromkeys((*before, *active_dependents(host, status))))
+
+
+def _checks(
+    host: Host, services: Sequence[ResolvedService], loads: Mapping[str, Estimate], *, kill_foreign: bool
+) -> tuple[Check, ...]:
+    return doctor.examine(
+        host,
+        services,
+        host.systemd(),
+        deadline=Deadline(_LOOK, f"preflight of {host.name}"),
+        loads=loads,
+        kill_foreign=kill_foreign,
     )
+
+
+def _observe(host: Host, service: ResolvedService) -> ServingState:
+    return readiness.observe(host, service, deadline=Deadline(_LOOK, f"a look at {service.name}"))
+
+
+def _unit_state(state: ServingState) -> str | None:
+    if state.status is None:
+        return None
+    return "not-found" if state.status.load_state == "not-found" else state.status.active_state
+
+
+def _unit_hash(host: Host, status: UnitStatus) -> str:
+    """Return a hash of the unit's files as they are on the host: a resume skips only what is unchanged."""
+    digest = hashlib.sha256()
+    for path in (status.fragment_path, *status.drop_in_paths):
+        if path:
+            digest.update(path.encode() + b"\0" + host.read_file(path, deadline=_call(host, path)))
+    return digest.hexdigest()
+
+
+def _gpus(host: Host, notes: list[str]) -> int | None:
+    if host.entry.gpus is not None:
+        return host.entry.gpus
+    with _noted("GPUs: nvidia-smi did not answer", notes):
+        done = host.run(["nvidia-smi", "-L"], deadline=_call(host, "nvidia-smi"), become=False)
+        return sum(line.startswith("GPU ") for line in done.text.splitlines())
+    return None
+
+
+def _python(host: Host, notes: list[str]) -> str | None:
+    argv = [host.entry.python, "-c", "import platform; print(platform.python_version())"]
+    with _noted("python", notes):
+        done = host.run(argv, deadline=_call(host, host.entry.python), check=False, become=False)
+        return done.text.strip() if done.exit_status == 0 else ""
+    return None
+
+
+def _lease(host: Host, notes: list[str]) -> LeaseView | None:
+    with _noted("lease", notes):
+        return control.show(host, deadline=_call(host, "the lease"))
+    return None
+
+
+@contextmanager
+def _noted(what: str, notes: list[str]) -> Iterator[None]:
+    """Note what could not be found out; only a lost link is raised."""
+    try:
+        yield
+    except TransportLost:
+        raise
+    except OpsctlError as error:
+        notes.append(f"{what}: {error.message}")
+
+
+def _call(host: Host, what: str) -> Deadline:
+    return Deadline(limits.CALL, f"{what} on {host.name}")

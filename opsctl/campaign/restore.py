@@ -1,4 +1,4 @@
-"""Giving the host back: production up, its dependents up, verified by completions, the lease released.
+"""Giving the host back: production made to serve by whatever that takes, and never by stopping a server that answers.
 
 A restore has a budget of its own and is not cancelled by a first Ctrl-C. When it cannot be done the lease
 stays, and the guard on the host, which never stops trying, takes over.
@@ -6,149 +6,256 @@ stays, and the guard on the host, which never stops trying, takes over.
 
 from __future__ import annotations
 
-from opsctl.campaign import limits, swap, variant_units
-from opsctl.campaign.borrowed_host import BorrowedHost
+from enum import StrEnum
+
+from opsctl.campaign import limits, swap
+from opsctl.campaign.borrowed_host import BorrowedHost, Done, seen
 from opsctl.clock import now
-from opsctl.errors import CommandFailed, JobFailed, LeaseError, OpsctlError, TransportLost
-from opsctl.host.guard import control
+from opsctl.deadline import Deadline
+from opsctl.errors import JobFailed, LeaseError, NotReady, OpsctlError, TransportLost
 from opsctl.host.protocol import UnitStatus
+from opsctl.plan.actions import (
+    Action,
+    Clear,
+    Gate,
+    LeaveDown,
+    StartDependent,
+    TrafficIn,
+    Verify,
+)
 from opsctl.quantities import format_duration
-from opsctl.serving.readiness import Ready
+from opsctl.serving import readiness
+from opsctl.serving.probing import ProbeOutcome
+from opsctl.serving.readiness import Serving, ServingState
+from opsctl.serving.unitstate import describe_unit
+from opsctl.serving.waits import evidence
 
 
-def give_back(b: BorrowedHost, *, kill_foreign: bool) -> None:
-    """Restore production, verify it, and release the lease.
+class Standing(StrEnum):
+    """What production is to a restore. Only the last two may be stopped and started anew."""
+
+    VERIFIED = "verified"
+    ANSWERING = "answering but unverifiable"
+    LOADING = "loading"
+    SILENT = "loading in silence past its limit"
+    DEAD = "dead"
+
+
+_ANSWERING = {
+    ProbeOutcome.UNAUTHORIZED,
+    ProbeOutcome.FOREIGN,
+    ProbeOutcome.OTHER_MODEL,
+    ProbeOutcome.EMPTY,
+    ProbeOutcome.UNTRUSTED,
+}
+
+
+def standing_of(state: ServingState, *, silent: bool) -> Standing:
+    """Return what production is, from one look. ``silent``: a wait for it saw nothing move for as long as it may.
+
+    Raises NotReady where the unit could not be read: what is not known is not stopped.
+    """
+    if state.serving:
+        return Standing.VERIFIED
+    if state.status is None:
+        raise NotReady("production's unit could not be read", seen=state.seen)
+    if state.status.stopped or state.status.load_state == "not-found":
+        return Standing.DEAD
+    if state.problem in _ANSWERING:
+        return Standing.ANSWERING
+    return Standing.SILENT if silent or state.state is Serving.DOWN else Standing.LOADING
+
+
+class StartedUnverified(NotReady):
+    """Production runs and answers, and cannot be verified: a person has to look, and nothing may stop it."""
+
+
+def give_back(b: BorrowedHost, *, failed: bool) -> None:
+    """Restore production, verify it, and release the lease; ``failed``: by the branch for what failed.
 
     Raises what the last attempt raised when production cannot be verified, LeaseLost when the guard has taken over.
     """
     b.restoring = True
     b.phase, b.step = "", ""
-    if not b.restore_wanted:
-        _leave_down(b, kill_foreign=kill_foreign)
-        return
-    b.say("restore.begun", f"restoring {b.production.name}", service=b.production.name)
-    ready = _restore(b, kill_foreign=kill_foreign) if b.touched else swap.verify(b, b.production)
-    _start_dependents(b)
-    swap.put_in(b, b.production)
+    plan = b.plan
+    words = "restoring" if plan.restores else "found down and left so:"
+    b.say("restore.begun", f"{words} {b.production.name}", service=b.production.name)
+    if failed:
+        b.skip(plan.give_back, "something failed: production is brought back by the branch for that")
+        _until_it_serves(b)
+    else:
+        try:
+            for action in plan.give_back:
+                b.perform(action)
+        except (LeaseError, TransportLost):
+            raise
+        except OpsctlError as error:
+            _say_attempt(b, 1, error)
+            b.skip(plan.give_back, "an action before it failed")
+            _until_it_serves(b, after=error)
+    b.skip(plan.restore, "not needed")
+    for action in plan.closing:
+        if isinstance(action, StartDependent | TrafficIn):
+            b.perform(action)
+    _record(b)
+    for action in plan.closing:
+        if not isinstance(action, StartDependent | TrafficIn):
+            b.perform(action)
+
+
+def _record(b: BorrowedHost) -> None:
     journal = b.recorder.journal
+    if not b.plan.restores:
+        journal.update_host(b.run, b.name, left_down=1)
+        return
     journal.update_host(
         b.run,
         b.name,
         verified=1,
-        evidence=list(ready.evidence),
+        evidence=list(b.evidence),
         back_at=now() if b.touched else None,
         restored_by="controller" if b.touched else "",
     )
     b.say(
         "production.verified",
-        f"production {b.production.name} serves, verified by {len(ready.evidence)} observations",
+        f"production {b.production.name} serves, verified by {len(b.evidence)} observations",
         service=b.production.name,
-        evidence=[item.model_dump() for item in ready.evidence],
+        evidence=[item.model_dump() for item in b.evidence],
     )
-    variant_units.remove_installed(b)
-    _release(b)
 
 
-def _leave_down(b: BorrowedHost, *, kill_foreign: bool) -> None:
-    """End what this run started and nothing else: production was found down, and is to stay so."""
-    b.say("restore.begun", f"{b.production.name} was found down and is left so", service=b.production.name)
-    _clear_the_way(b, kill_foreign=kill_foreign)
-    variant_units.remove_installed(b)
-    _release(b)
-
-
-def _restore(b: BorrowedHost, *, kill_foreign: bool) -> Ready:
+def _until_it_serves(b: BorrowedHost, *, after: OpsctlError | None = None) -> None:
+    """Carry out the branch of a restore until production serves, with growing pauses, and not for ever."""
     pause = limits.RESTORE_PAUSE
-    for attempt in range(1, limits.RESTORE_ATTEMPTS + 1):
-        try:
-            _clear_the_way(b, kill_foreign=kill_foreign)
-            return swap.bring_up(b, b.production, attempts=1, kill_foreign=kill_foreign)
-        except (LeaseError, TransportLost):
-            # The guard has taken over, or the link stayed away for longer than the lease: no attempt gets through.
-            raise
-        except OpsctlError as error:
-            b.say(
-                "restore.attempt",
-                f"attempt {attempt} of {limits.RESTORE_ATTEMPTS} failed: {error}",
-                error=error.lines(),
-                attempt=attempt,
-            )
-            if attempt == limits.RESTORE_ATTEMPTS:
-                raise
-            b.serving = None
+    for attempt in range(1 if after is None else 2, limits.RESTORE_ATTEMPTS + 1):
+        if after is not None:
             b.progress("restore.attempt", f"trying again in {format_duration(pause)}")
             b.heartbeat.wait(pause)
             b.heartbeat.check()
             pause = min(2 * pause, limits.RESTORE_PAUSE_LONGEST)
-    raise AssertionError  # unreachable
+        try:
+            _bring_back(b)
+        except (LeaseError, TransportLost, StartedUnverified):
+            # The guard has taken over, or the link stayed away for longer than the lease, or nothing may be stopped.
+            raise
+        except OpsctlError as error:
+            _say_attempt(b, attempt, error)
+            if attempt == limits.RESTORE_ATTEMPTS:
+                raise
+            after = error
+        else:
+            return
 
 
-def _clear_the_way(b: BorrowedHost, *, kill_foreign: bool) -> None:
-    """Stop all that this run started, by its slice, and a half-started production, then wait for the GPUs."""
-    status = b.persist(
-        "a look at production", lambda: b.host.systemd().status(b.production.unit, deadline=b.call("status"))
+def _bring_back(b: BorrowedHost) -> None:
+    """Carry out the branch of a restore once: each action as far as production's state asks for it."""
+    there = False
+    for action in b.plan.restore:
+        if isinstance(action, Verify):
+            if _serves(b, action):
+                return
+        elif isinstance(action, Gate) and there:
+            b.skip((action,), "production runs, and holds the GPUs")
+        else:
+            b.perform(action)
+            there = there or (isinstance(action, Clear) and not action.leave_down and _runs(b))
+
+
+def _serves(b: BorrowedHost, action: Action) -> bool:
+    """Whether production is verified as it is."""
+    try:
+        b.perform(action)
+    except (LeaseError, TransportLost):
+        raise
+    except OpsctlError:
+        return False
+    return True
+
+
+def _runs(b: BorrowedHost) -> bool:
+    return not _status(b, b.production.unit).stopped
+
+
+def _say_attempt(b: BorrowedHost, attempt: int, error: OpsctlError) -> None:
+    b.say(
+        "restore.attempt",
+        f"attempt {attempt} of {limits.RESTORE_ATTEMPTS} failed: {error}",
+        error=error.lines(),
+        attempt=attempt,
     )
-    if b.serving == b.production.name and status.active:
-        return
+
+
+def clear(b: BorrowedHost, action: Clear) -> Done:
+    """Stop all that this run started, by its slice; and production where it is dead, silent, or to stay down.
+
+    Raises StartedUnverified where production answers and cannot be verified: it is left running.
+    """
 
     def stop_slice() -> None:
         with b.change("stop", "opsctl.slice"):
-            b.systemd().stop("opsctl.slice", deadline=b.call("stop of opsctl.slice", b.production.stop.limit))
+            b.systemd().stop("opsctl.slice", deadline=b.call("stop of opsctl.slice", action.limit))
 
-    if b.serving not in {None, b.production.name}:
-        b.say("service.stopping", f"stopping {b.serving}, by its slice", service=b.serving)
-        b.holds(b.serving, "stopping")
     b.persist("stop of opsctl.slice", stop_slice)
     b.holds(None, "nobody")
+    proof = evidence("systemd: opsctl.slice", "stopped: nothing that this run started is left")
+    if action.leave_down:
+        return Done((proof, *swap.take_down(b, action.service).evidence))
+    state = b.persist(
+        "a look at production",
+        lambda: readiness.observe(
+            b.host, action.service, deadline=Deadline(limits.CONNECT, f"a look at {action.service.name}")
+        ),
+    )
+    standing = standing_of(state, silent=b.silent)
+    if standing is Standing.ANSWERING:
+        raise StartedUnverified(
+            f"{action.service.name} runs and answers, and cannot be verified: it is left running",
+            wanted=f"completions of {action.service.model} at {action.service.url}",
+            seen=state.seen,
+            where=f"host {b.name}, {action.service.unit}",
+            hint="a key, a name or a certificate changed: mend the inventory, then opsctl rollback verifies it",
+        )
+    if standing in {Standing.SILENT, Standing.DEAD} and state.status is not None and not state.status.stopped:
+        swap.take_down(b, action.service)
+    return seen(f"production {action.service.name}", f"{standing}: {state.seen}", proof)
+
+
+def leave_down(b: BorrowedHost, action: LeaveDown) -> Done:
+    """See that production is down, as it was found. Raises JobFailed."""
+    status = _status(b, action.unit)
     if not status.stopped:
-        swap.take_down(b, b.production)
-    b.serving = None
-    swap.free_gpus(b, b.production, kill_foreign=kill_foreign)
+        raise JobFailed(f"{action.unit} is to stay down, and runs", result=status.result, seen=describe_unit(status))
+    return seen(f"systemd: state of {action.unit}", describe_unit(status))
 
 
-def _start_dependents(b: BorrowedHost) -> None:
-    """Start what stopped with production; each is looked at again, since a start job proves little."""
-    for unit in b.dependents:
+def start_dependent(b: BorrowedHost, action: StartDependent) -> Done:
+    """Start what stopped with production; it is looked at again, since a start job proves little.
 
-        def start(unit: str = unit) -> UnitStatus:
-            status = b.host.systemd().status(unit, deadline=b.call("status"))
-            if not status.active:
-                with b.change("start", unit):
-                    b.systemd().start(unit, deadline=b.call(f"start of {unit}", limits.UNIT_JOB))
-                status = b.host.systemd().status(unit, deadline=b.call("status"))
-            return status
-
-        status = b.persist(f"start of {unit}", start)
-        if not status.active:
-            raise JobFailed(
-                f"{unit} is a dependent of production and did not come back",
-                result=status.result,
-                wanted="active",
-                seen=f"{status.active_state} ({status.sub_state})",
-                where=f"{unit} on {b.name}",
-                hint=f"journalctl -u {unit}",
-            )
-        b.say("service.ready", f"{unit}, a dependent of production, is active again", unit=unit)
-
-
-def _release(b: BorrowedHost) -> None:
-    """Release the lease, through a lost link: a host that is lost now was seen serving, and may serve no more.
-
-    Raises LeaseLost when the host was rebooted meanwhile or the guard took over, TransportLost when it stays away.
+    Raises JobFailed.
     """
-    b.heartbeat.stop()
+    unit = action.unit
 
-    def release() -> None:
-        with b.recorder.journal.mutation(b.run, b.name, "release", "lease"):
-            control.release(b.host, b.lease, deadline=b.call("release of the lease"))
+    def start() -> UnitStatus:
+        status = b.host.systemd().status(unit, deadline=b.call("status"))
+        if not status.active:
+            with b.change("start", unit):
+                b.systemd().start(unit, deadline=b.call(f"start of {unit}", limits.UNIT_JOB))
+            status = b.host.systemd().status(unit, deadline=b.call("status"))
+        return status
 
-    try:
-        b.persist("release of the lease", release)
-    except CommandFailed as error:
-        # Production is verified, the host is there; a lease that could not be released runs out by itself.
-        b.say("lease.released", f"the lease could not be released and runs out by itself: {error}")
-        return
-    except OpsctlError:
-        b.recorder.journal.update_host(b.run, b.name, verified=0)
-        raise
-    b.say("lease.released", f"the lease on {b.name} is released")
+    status = b.persist(f"start of {unit}", start)
+    if not status.active:
+        raise JobFailed(
+            f"{unit} is a dependent of production and did not come back",
+            result=status.result,
+            wanted="active",
+            seen=f"{status.active_state} ({status.sub_state})",
+            where=f"{unit} on {b.name}",
+            hint=f"journalctl -u {unit}",
+        )
+    b.say("service.ready", f"{unit}, a dependent of production, is active again", unit=unit)
+    return seen(f"systemd: state of {unit}", describe_unit(status))
+
+
+def _status(b: BorrowedHost, unit: str) -> UnitStatus:
+    return b.persist("a look at production", lambda: b.host.systemd().status(unit, deadline=b.call("status")))

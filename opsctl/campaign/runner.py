@@ -12,44 +12,25 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from opsctl import __version__
-from opsctl.campaign import host_run, limits, preflight
+from opsctl.campaign import execution, host_run, leasing, limits, preflight
 from opsctl.campaign.borrowed_host import BorrowedHost
 from opsctl.campaign.cancellation import Cancellation, listening_for_signals
 from opsctl.campaign.definition import Definition
-from opsctl.campaign.host_run import HostOutcome
-from opsctl.campaign.phases import Policy
-from opsctl.campaign.preflight import Prepared
-from opsctl.campaign.step_plan import plan_phases
+from opsctl.campaign.executors import EXECUTORS
 from opsctl.clock import now
 from opsctl.deadline import Deadline
-from opsctl.errors import ExitCode, HostError, JournalError, OpsctlError, UnfitError, as_defect
+from opsctl.errors import ExitCode, HostHeld, JournalError, OpsctlError, as_defect
 from opsctl.host import connect
-from opsctl.host.guard.control import Lease
+from opsctl.host.guard import control
 from opsctl.host.outage import ride_out
 from opsctl.host.protocol import Host
-from opsctl.results import State
+from opsctl.plan import Plan, plan
+from opsctl.plan.actions import TakeOver
+from opsctl.plan.facts import Resumed
 from opsctl.runs.events import Recorder, Sink
 from opsctl.runs.journal import Journal
 from opsctl.runs.reading import LEFT
-
-_SEVERITY = (
-    ExitCode.PRODUCTION_NOT_VERIFIED,
-    ExitCode.INTERRUPTED,
-    ExitCode.HELD,
-    ExitCode.UNFIT,
-    ExitCode.FAILED,
-    ExitCode.INCONCLUSIVE,
-    ExitCode.VERIFIED,
-)
-_OUTCOMES = {
-    ExitCode.VERIFIED: "verified",
-    ExitCode.FAILED: "failed",
-    ExitCode.UNFIT: "not fit",
-    ExitCode.PRODUCTION_NOT_VERIFIED: "production not verified",
-    ExitCode.HELD: "held by someone else",
-    ExitCode.INCONCLUSIVE: "inconclusive",
-    ExitCode.INTERRUPTED: "interrupted",
-}
+from opsctl.runs.verdict import Verdict, verdict_of
 
 
 @dataclass
@@ -60,7 +41,6 @@ class Run:
     recorder: Recorder
     cancellation: Cancellation = field(default_factory=Cancellation)
     borrowed: list[BorrowedHost] = field(default_factory=list)
-    outcomes: dict[str, HostOutcome] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -69,9 +49,10 @@ class Run:
 
     def last_words(self) -> str:
         """Return when the guard acts, for whoever leaves at once."""
-        if not self.borrowed:
+        armed = [b for b in self.borrowed if b.armed]
+        if not armed:
             return "Nothing was touched."
-        return " ".join(f"{b.name}: {b.heartbeat.last_words()}." for b in self.borrowed)
+        return " ".join(f"{b.name}: {b.heartbeat.last_words()}." for b in armed)
 
     def leaving(self, signal: str) -> None:
         """Leave a note in the run's folder: this controller did not die, a person sent it away.
@@ -93,8 +74,7 @@ def begin(definition: Definition, run: str, journal: Journal, sinks: Sequence[Si
         # The file itself, not the name by which it was found: a resume may be typed in another folder.
         definition={**definition.request.document(), "playbook": str(definition.playbook.path.resolve())},
     )
-    recorder = Recorder(run, journal, sinks)
-    work = Run(definition, recorder)
+    work = Run(definition, Recorder(run, journal, sinks))
     return finish(work, lambda: _from_the_start(work))
 
 
@@ -103,40 +83,45 @@ def finish(work: Run, body: Callable[[], None]) -> ExitCode:
     recorder = work.recorder
     error: OpsctlError | None = None
     with listening_for_signals(work.cancellation, work.last_words, work.leaving):
-        recorder.say(
-            "run.begun", f"run {work.id} of {work.definition.playbook.name} on {', '.join(work.definition.hosts)}"
-        )
         try:
+            recorder.say(
+                "run.begun", f"run {work.id} of {work.definition.playbook.name} on {', '.join(work.definition.hosts)}"
+            )
             body()
         except Exception as caught:  # noqa: BLE001 - the person is told in words, whatever it is
             error = caught if isinstance(caught, OpsctlError) else as_defect(caught)
-    code = _exit_code(work, error)
-    reason = _reason(work, error)
+    return conclude(recorder, error, interrupted=work.cancellation.by_signal).code
+
+
+def conclude(recorder: Recorder, error: OpsctlError | None, *, interrupted: bool = False) -> Verdict:
+    """Record what ended a run, derive from its journal how it ended, and say so."""
+    journal, run = recorder.journal, recorder.run
     # Whatever the disk says: the person hears how it ended, and the exit code is true.
-    with suppress(JournalError):
-        recorder.journal.end_holds(work.id)
-        recorder.journal.end_run(work.id, outcome=_OUTCOMES[code], exit_code=int(code), reason=reason)
+    journal.forgive()
+    code = int(error.exit_code) if error else None
+    journal.run_failure(run, interrupted=interrupted, error=str(error) if error else "", code=code)
+    journal.end_holds(run)
+    try:
+        verdict = verdict_of(journal, run)
+    except JournalError as unreadable:
+        verdict = Verdict(ExitCode.PRODUCTION_NOT_VERIFIED, str(unreadable))
+    journal.end_run(run, outcome=verdict.outcome, exit_code=int(verdict.code), reason=verdict.reason)
     with suppress(JournalError):
         recorder.say(
             "run.ended",
-            f"{_OUTCOMES[code]}{': ' + reason if reason else ''}",
-            exit_code=int(code),
+            f"{verdict.outcome}{': ' + verdict.reason if verdict.reason else ''}",
+            exit_code=int(verdict.code),
             error=error.lines() if error else [],
         )
-    return code
+    return verdict
 
 
 def _from_the_start(work: Run) -> None:
     with ExitStack() as stack:
         hosts = connect_all(work, stack)
-        prepared = [ride_out(host, partial(preflight.prepare, work.definition, host, work.recorder)) for host in hosts]
-        for each in prepared:
-            ride_out(each.host, partial(preflight.refuse_unfit, each, work.definition, work.recorder))
-            by_host = work.definition.playbook.by_host[each.host.name]
-            ride_out(each.host, partial(plan_phases, by_host, each, work.recorder, work.definition.peers))
-        work.cancellation.check()
-        leases = _arm_all(work, prepared)
-        carry_out_all(work, [(each, leases[each.host.name]) for each in prepared])
+        borrow_all(work, hosts, {})
+        arm_all(work)
+        carry_out_all(work)
 
 
 def connect_all(work: Run, stack: ExitStack) -> list[Host]:
@@ -155,45 +140,91 @@ def _connect(definition: Definition, name: str) -> Host:
     return connect(name, definition.inventory.host(name), deadline=Deadline(limits.CONNECT, f"connection to {name}"))
 
 
-def _arm_all(work: Run, prepared: list[Prepared]) -> dict[str, Lease]:
-    """Arm every host in sorted order, all or none."""
-    leases: dict[str, Lease] = {}
-    try:
-        for each in prepared:
-            ttl = work.definition.playbook.by_host[each.host.name].lease.ttl
-            leases[each.host.name] = ride_out(each.host, partial(host_run.arm, each, work.recorder, ttl))
-    except OpsctlError:
-        for each in prepared:
-            if each.host.name in leases:
-                with suppress(HostError):
-                    host_run.disarm(each, leases[each.host.name], work.recorder)
-        raise
-    return leases
+def borrow_all(work: Run, hosts: Sequence[Host], resumed: dict[str, Resumed]) -> None:
+    """Look at every host, refuse what is not fit, and plan the run to the last cell. Nothing is touched.
 
-
-def carry_out_all(work: Run, armed: list[tuple[Prepared, Lease]]) -> None:
-    """Carry out every host in a thread of its own; one that fails stops the others, and each gives its host back."""
-    threads = []
-    for prepared, lease in armed:
-        playbook = work.definition.playbook.by_host[prepared.host.name]
-        policy = Policy(playbook.load.attempts, work.definition.request.kill_foreign)
-        b = host_run.borrow(
-            prepared,
-            lease,
-            ttl=playbook.lease.ttl,
-            recorder=work.recorder,
+    Raises the first refusal of the first host that has one.
+    """
+    definition, recorder = work.definition, work.recorder
+    seen = {host.name: _look(work, host, resumed.get(host.name)) for host in hosts}
+    made = plan(
+        definition.playbook.by_host,
+        definition.inventory,
+        {name: one.facts for name, one in seen.items()},
+        run=work.id,
+        if_down=definition.request.if_down,
+    )
+    _refuse_unfit(made, seen)
+    for planned in made.hosts:
+        b = BorrowedHost(
+            host=seen[planned.host].host,
+            recorder=recorder,
             cancellation=work.cancellation,
-            connect=lambda name=prepared.host.name: _connect(work.definition, name),  # type: ignore[misc]
+            plan=planned,
+            executors=EXECUTORS,
+            connect=lambda name=planned.host: _connect(definition, name),  # type: ignore[misc]
+            kill_foreign=definition.request.kill_foreign,
         )
+        execution.record(b)
+        found = seen[planned.host]
+        if found.found.status is not None and found.found.status.active:
+            b.holds(found.production.name, str(found.production.role))
+        (row,) = recorder.journal.query("SELECT * FROM hosts WHERE run=? AND host=?", work.id, b.name)
+        b.touched = not found.found.serving or (row["down_since"] is not None and not row["verified"])
         work.borrowed.append(b)
-        threads.append(
-            threading.Thread(
-                target=_carry_out,
-                args=(work, b, prepared, policy),
-                name=f"campaign on {prepared.host.name}",
-                daemon=True,
-            )
-        )
+
+
+def _look(work: Run, host: Host, resumed: Resumed | None) -> preflight.Preflight:
+    seen = ride_out(
+        host,
+        partial(
+            preflight.look,
+            host,
+            work.definition.services(host.name),
+            work.recorder.journal,
+            if_down=work.definition.request.if_down,
+            kill_foreign=work.definition.request.kill_foreign,
+            resumed=resumed,
+        ),
+    )
+    preflight.say(work.recorder, seen)
+    return seen
+
+
+def _refuse_unfit(made: Plan, seen: dict[str, preflight.Preflight]) -> None:
+    for planned in made.hosts:
+        for refusal in planned.refusals:
+            if isinstance(refusal, HostHeld):
+                # A lease that nobody watches would never end: its guard is woken, and says who holds the host.
+                host = seen[planned.host].host
+                control.refuse_held(host, deadline=Deadline(limits.CALL, f"the lease on {host.name}"))
+            raise refusal
+
+
+def arm_all(work: Run) -> None:
+    """Arm every host in sorted order, all or none."""
+    work.cancellation.check()
+    try:
+        for b in work.borrowed:
+            execution.arm(b)
+    except OpsctlError as error:
+        for b in work.borrowed:
+            b.skip(b.plan.actions, f"not reached: {error}")
+            b.let_go()
+            if b.armed and not any(isinstance(action, TakeOver) for action in b.plan.setup):
+                with suppress(OpsctlError):
+                    leasing.disarm(b.host, b.run, b.recorder.journal, b.lease)
+                    words = f"the lease on {b.name} is released; nothing was touched"
+                    b.recorder.say("lease.released", words, host=b.name)
+        raise
+
+
+def carry_out_all(work: Run) -> None:
+    """Carry out every host in a thread of its own; one that fails stops the others, and each gives its host back."""
+    threads = [
+        threading.Thread(target=_carry_out, args=(work, b), name=f"campaign on {b.name}", daemon=True)
+        for b in work.borrowed
+    ]
     for thread in threads:
         thread.start()
     limit = Deadline(max(p.limit for p in work.definition.playbook.by_host.values()), "all phases together")
@@ -203,43 +234,7 @@ def carry_out_all(work: Run, armed: list[tuple[Prepared, Lease]]) -> None:
             work.cancellation.request(f"the phases did not end within {limit.seconds:g} s")
 
 
-def _carry_out(work: Run, b: BorrowedHost, prepared: Prepared, policy: Policy) -> None:
-    outcome = host_run.carry_out(b, prepared, policy)
-    work.outcomes[b.name] = outcome
-    if outcome.error is not None:
-        work.cancellation.request(f"{b.name} failed: {outcome.error}")
-
-
-def _exit_code(work: Run, error: OpsctlError | None) -> ExitCode:
-    """Return the worst of all hosts; before anything was armed, the error's own."""
-    codes = {outcome.code for outcome in work.outcomes.values()}
-    for b in work.borrowed:
-        if b.name not in work.outcomes:
-            # Its thread died of something that is no OpsctlError: a defect, and production is not verified.
-            codes.add(ExitCode.PRODUCTION_NOT_VERIFIED)
-    if error is not None:
-        codes.add(ExitCode.UNFIT if isinstance(error, UnfitError) else error.exit_code)
-    # Where this process has no outcome of its own: production that went down and was not verified since is not
-    # verified. Where it has one, that counts: a journal on a full disk may lack what was seen.
-    rows = work.recorder.journal.query(
-        "SELECT host FROM hosts WHERE run=? AND down_since IS NOT NULL AND verified=0",
-        work.id,
-    )
-    if {row["host"] for row in rows} - work.outcomes.keys():
-        codes.add(ExitCode.PRODUCTION_NOT_VERIFIED)
-    return next((code for code in _SEVERITY if code in codes), ExitCode.FAILED)
-
-
-def _reason(work: Run, error: OpsctlError | None) -> str:
-    """Return in words why a run did not end verified; "" when it did."""
-    words = [f"{outcome.host}: {outcome.error}" for outcome in work.outcomes.values() if outcome.error]
-    words += [f"{b.name}: its thread died: a defect of opsctl" for b in work.borrowed if b.name not in work.outcomes]
-    words += [str(error)] if error else []
-    if not words:
-        rows = work.recorder.journal.query(
-            "SELECT host, id, state FROM steps WHERE run=? AND state<>? ORDER BY host, ordinal, position",
-            work.id,
-            State.VERIFIED,
-        )
-        words = [f"{row['host']}: {row['id']} {row['state']}" for row in rows]
-    return "; ".join(words)
+def _carry_out(work: Run, b: BorrowedHost) -> None:
+    failure = host_run.carry_out(b)
+    if failure is not None:
+        work.cancellation.request(f"{b.name} failed: {failure}")

@@ -5,58 +5,65 @@ The unit outlives a lost link and a dead controller; whoever comes back re-attac
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 from opsctl.campaign import limits
 from opsctl.campaign.artifacts import collect_folder
-from opsctl.campaign.borrowed_host import BorrowedHost
+from opsctl.campaign.borrowed_host import BorrowedHost, Done, seen
 from opsctl.campaign.stage_result import Ending, Tail, with_ending
+from opsctl.campaign.swap import prove
 from opsctl.deadline import Deadline
-from opsctl.errors import DeadlineExceeded, Interrupted, OpsctlError, StageError
+from opsctl.errors import DeadlineExceeded, Interrupted, OpsctlError, StageError, UnitNotFound
 from opsctl.host.protocol import TransientUnit
 from opsctl.payload import build_zipapp
-from opsctl.results import Cell, State, StepResult
+from opsctl.plan.actions import Measure, StopStage
+from opsctl.plan.planner import step_slug
+from opsctl.playbook.resolved import ResolvedService
+from opsctl.results import State, StepResult
+from opsctl.serving.waits import evidence
 from opsctl.stages import STAGES
-from opsctl.stages.base import Invocation, StageContext
+from opsctl.stages.base import Invocation
 
 
-@dataclass(frozen=True)
-class PlannedStep:
-    """One step of a run on a host: its place in the journal and everything that its stage needs."""
+def measure(b: BorrowedHost, step: Measure) -> Done:
+    """Run a step to its verdict and record it; the service under it is verified again where it was not verified.
 
-    id: str
-    ordinal: int
-    position: int
-    stage: str
-    options: Any
-    context: StageContext
-    cells: tuple[Cell, ...]
-    collect_into: Path
-    """The run's folder on the controller."""
-    hash: str
-    """Of the step as asked for, its service, and the unit on the host: what a resume compares."""
+    Raises LeaseLost, TransportLost, Interrupted when it had not begun, and NotReady where the service went.
+    """
+    journal, place = b.recorder.journal, (b.run, b.name, step.phase or 0, step.position)
+    alone = step.context.service is None
+    names = [cell.id for cell in step.planned]
+    b.say("step.begun", f"{step.step}: {len(names)} cells", stage=step.stage, cells=names)
+    journal.step_state(*place, State.RUNNING, unit=step.unit)
+    if alone:
+        b.holds(step.step, "stage")
+    try:
+        result = run_step(b, step)
+    except OpsctlError as error:
+        # Where the link or the lease went, nobody knows how the step ended: its unit may still run.
+        state = State.SKIPPED if isinstance(error, Interrupted) else State.INCONCLUSIVE
+        journal.step_state(*place, state, result=failed_whole(step, str(error), state))
+        raise
+    finally:
+        if alone:
+            b.holds(None, "nobody")
+    journal.step_state(*place, State.VERIFYING, result=result)
+    if result.environment:
+        journal.update_host(b.run, b.name, environment=result.environment)
+    journal.step_state(*place, result.state, result=result)
+    verified = sum(cell.state is State.VERIFIED for cell in result.cells)
+    reason = result.reason if result.state is not State.VERIFIED else ""
+    words = f"{result.state}, {verified} of {len(result.applying)} cells verified{f': {reason}' if reason else ''}"
+    b.say("step.ended", f"{step.step}: {words}", state=result.state, verified=verified, cells=len(result.cells))
+    if result.state is not State.VERIFIED and isinstance(step.context.service, ResolvedService):
+        # The step may have failed because its server did: then nothing else under it can be believed.
+        prove(b, step.context.service)
+    return Done((evidence(f"the stage's results of {step.step}", words), *result.evidence), result.state, reason)
 
-    @property
-    def folder(self) -> Path:
-        """Where its artifacts go on the controller."""
-        return self.collect_into / step_slug(self.id)
 
-    @property
-    def unit(self) -> str:
-        """The transient unit's name, from which a resumed controller finds it again."""
-        return f"opsctl-{self.context.run}-p{self.ordinal}s{self.position}-{self.hash[:6]}.service"
-
-
-def step_slug(step: str) -> str:
-    """Return a step's id as a folder name."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", step)
-
-
-def run_step(b: BorrowedHost, step: PlannedStep) -> StepResult:
+def run_step(b: BorrowedHost, step: Measure) -> StepResult:
     """Run a step to its verdict; what it could not do is in the result, cell by cell.
 
     Cut short by a cancelled run or its own deadline, its unit is stopped and what it had is collected and judged.
@@ -64,7 +71,7 @@ def run_step(b: BorrowedHost, step: PlannedStep) -> StepResult:
     """
     stage = STAGES[step.stage]
     try:
-        invocation = stage.invocation(step.options, step.context, step.cells)
+        invocation = stage.invocation(step.options, step.context, step.planned)
     except StageError as error:
         return failed_whole(step, "; ".join(error.lines()))
     _start(b, step, invocation)
@@ -77,21 +84,22 @@ def run_step(b: BorrowedHost, step: PlannedStep) -> StepResult:
         stop_stage(b, step.unit)
     status = b.persist("end of the stage", lambda: b.host.systemd().status(step.unit, deadline=b.call("status")))
     b.persist("last results", lambda: tail.read(b.host))
+    into = b.recorder.journal.run_folder(b.run) / (b.name if len(step.context.peers) > 1 else "")
     collected = b.persist(
         "artifacts",
-        lambda: collect_folder(b.host, step.context.folder, step.folder, invocation.collect),
+        lambda: collect_folder(b.host, step.context.folder, into / step_slug(step.step), invocation.collect),
     )
-    ending = Ending(step.unit, status, tail.records, collected, step.collect_into, cut_short)
-    return with_ending(stage.judge(step.options, step.context, step.cells, tail.records), ending)
+    ending = Ending(step.unit, status, tail.records, collected, into, cut_short)
+    return with_ending(stage.judge(step.options, step.context, step.planned, tail.records), ending)
 
 
-def failed_whole(step: PlannedStep, reason: str, state: State = State.FAILED) -> StepResult:
+def failed_whole(step: Measure, reason: str, state: State = State.FAILED) -> StepResult:
     """Return a result in which every planned cell shares one fate."""
-    cells = tuple(cell.model_copy(update={"state": state, "reason": reason}) for cell in step.cells)
+    cells = tuple(cell.model_copy(update={"state": state, "reason": reason}) for cell in step.planned)
     return StepResult(stage=step.stage, state=state, reason=reason, cells=cells)
 
 
-def _start(b: BorrowedHost, step: PlannedStep, invocation: Invocation) -> None:
+def _start(b: BorrowedHost, step: Measure, invocation: Invocation) -> None:
     folder = step.context.folder
     deadline = b.call("start of the stage", limits.TRANSFER)
 
@@ -100,6 +108,9 @@ def _start(b: BorrowedHost, step: PlannedStep, invocation: Invocation) -> None:
         if status.load_state != "not-found" and not status.stopped:
             b.say("step.progress", f"re-attached to {step.unit}, which still runs")
             return
+        if status.load_state != "not-found":
+            # It ended while nobody looked, badly: systemd keeps its name until it is told to forget it.
+            _forget(b, step.unit)
         local = build_zipapp(b.recorder.journal.folder / "payload")
         payload = f"{b.host.state_dir}/payload/{local.name}"
         if b.host.run(["test", "-s", payload], deadline=b.call("payload"), check=False).exit_status != 0:
@@ -110,7 +121,7 @@ def _start(b: BorrowedHost, step: PlannedStep, invocation: Invocation) -> None:
                 TransientUnit(
                     name=step.unit,
                     argv=invocation.argv(b.host.entry.python, "-B", payload),
-                    description=f"opsctl {b.run}: {step.id}",
+                    description=f"opsctl {b.run}: {step.step}",
                     working_directory=folder,
                     runtime_max=invocation.limit,
                     timeout_stop=15.0,
@@ -120,12 +131,22 @@ def _start(b: BorrowedHost, step: PlannedStep, invocation: Invocation) -> None:
                 deadline=b.call("start of the stage", limits.UNIT_JOB),
             )
 
-    b.persist(f"start of {step.id}", start)
+    b.persist(f"start of {step.step}", start)
 
 
-def _follow(b: BorrowedHost, step: PlannedStep, invocation: Invocation, tail: Tail) -> None:
-    deadline = Deadline(invocation.limit + limits.STEP_GRACE, f"{step.id} on {b.name}")
-    planned = {cell.id for cell in step.cells}
+def _forget(b: BorrowedHost, unit: str) -> None:
+    """Have systemd forget a unit that failed, and wait until it has: a transient unit needs its name free."""
+    deadline = b.call(f"systemd to forget {unit}")
+    with suppress(UnitNotFound):
+        b.systemd().reset_failed(unit, deadline=deadline)
+    while b.host.systemd().status(unit, deadline=deadline).load_state != "not-found":
+        deadline.check(where=f"{unit} on {b.name}")
+        b.cancellation.wait(limits.POLL_STEP)
+
+
+def _follow(b: BorrowedHost, step: Measure, invocation: Invocation, tail: Tail) -> None:
+    deadline = Deadline(invocation.limit + limits.STEP_GRACE, f"{step.step} on {b.name}")
+    planned = {cell.id for cell in step.planned}
     ended: dict[str, dict[str, Any]] = {}
     while True:
         b.heartbeat.check()
@@ -136,7 +157,7 @@ def _follow(b: BorrowedHost, step: PlannedStep, invocation: Invocation, tail: Ta
             _show(b, record, planned, ended)
         if len(ended) > before:
             b.recorder.journal.step_state(
-                b.run, b.name, step.ordinal, step.position, State.RUNNING, result=so_far(step, ended)
+                b.run, b.name, step.phase or 0, step.position, State.RUNNING, result=so_far(step, ended)
             )
         if status.load_state == "not-found" or status.stopped:
             return
@@ -144,10 +165,10 @@ def _follow(b: BorrowedHost, step: PlannedStep, invocation: Invocation, tail: Ta
         b.cancellation.wait(limits.POLL_STEP)
 
 
-def so_far(step: PlannedStep, ended: Mapping[str, Mapping[str, Any]]) -> StepResult:
+def so_far(step: Measure, ended: Mapping[str, Mapping[str, Any]]) -> StepResult:
     """Return a step at work: what its stage says of cells that ended, none of it judged yet."""
     cells = []
-    for cell in step.cells:
+    for cell in step.planned:
         said = ended.get(cell.id)
         if said is not None:
             state = State.FAILED if said.get("state") == State.FAILED else State.VERIFYING
@@ -175,6 +196,12 @@ def _show(b: BorrowedHost, record: dict[str, Any], planned: set[str], ended: dic
 
 def _why(record: dict[str, Any]) -> str:
     return f" ({record['reason']})" if record.get("reason") else ""
+
+
+def stop_stray(b: BorrowedHost, action: StopStage) -> Done:
+    """Stop a stage that the playbook does not want any more."""
+    stop_stage(b, action.unit)
+    return seen("systemd", f"{action.unit} is stopped")
 
 
 def stop_stage(b: BorrowedHost, unit: str) -> None:

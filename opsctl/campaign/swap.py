@@ -10,41 +10,49 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from opsctl.campaign import limits
-from opsctl.campaign.borrowed_host import BorrowedHost
+from opsctl.campaign.borrowed_host import BorrowedHost, Done, Loading, seen
 from opsctl.clock import now
 from opsctl.deadline import Deadline
-from opsctl.errors import Interrupted, JournalError, LoadFailed, OpsctlError, UnitNotFound
+from opsctl.errors import Defect, GpuNotFree, Interrupted, JournalError, LoadStalled, OpsctlError, UnitNotFound
 from opsctl.estimate import Estimate
 from opsctl.host.protocol import UnitStatus
+from opsctl.plan.actions import AwaitReady, Gate, Start, Stop, TrafficIn, TrafficOut, Verify
 from opsctl.playbook.models import Role
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration
+from opsctl.results import Evidence, State
 from opsctl.runs import durations
 from opsctl.serving import readiness, stopping, traffic
 from opsctl.serving.gpu import gate
 from opsctl.serving.load.progress import LoadProgress
 from opsctl.serving.load.stalls import StallLimits
 from opsctl.serving.readiness import Ready
+from opsctl.serving.unitstate import describe_unit
+from opsctl.serving.waits import evidence
 
 OURS = ("opsctl.slice",)
 
 
-def take_down(b: BorrowedHost, service: ResolvedService) -> None:
-    """Stop a service, out of the load balancer first when it is production, and wait for its unit to be inactive.
+def stop(b: BorrowedHost, action: Stop) -> Done:
+    """Stop a service and wait for its unit to be inactive. Raises as ``take_down``."""
+    return take_down(b, action.service)
+
+
+def take_down(b: BorrowedHost, service: ResolvedService) -> Done:
+    """Stop a service and wait for its unit to be inactive.
 
     Raises JobFailed, DeadlineExceeded, LeaseLost, Interrupted.
     """
-    if service.role is Role.PRODUCTION:
-        _traffic_out(b, service)
     deadline = Deadline(
         service.stop.drain + service.stop.limit + limits.STOP_GRACE, f"stop of {service.unit} on {b.name}"
     )
     b.say("service.stopping", f"stopping {service.unit}", service=service.name, role=service.role)
     b.holds(service.name, "stopping")
 
-    def stop() -> None:
-        if b.host.systemd().status(service.unit, deadline=b.call("status")).stopped:
-            return
+    def stop_it() -> tuple[Evidence, ...]:
+        status = b.host.systemd().status(service.unit, deadline=b.call("status"))
+        if status.stopped:
+            return (evidence(f"systemd: state of {service.unit}", describe_unit(status)),)
         with b.change("stop", service.unit) as detail:
             if service.role is Role.PRODUCTION:
                 _mark_down(b)
@@ -56,93 +64,107 @@ def take_down(b: BorrowedHost, service: ResolvedService) -> None:
                 cancelled=cancelled(b),
             )
             detail.update(as_detail(record))
+            return record.evidence
 
-    b.persist(f"stop of {service.unit}", stop)
-    b.serving = None
+    proof = b.persist(f"stop of {service.unit}", stop_it)
     b.holds(None, "nobody")
     b.say("service.stopped", f"{service.unit} is inactive", service=service.name)
+    return Done(proof)
 
 
-def free_gpus(b: BorrowedHost, service: ResolvedService, *, kill_foreign: bool) -> None:
-    """Wait until no compute process is left and the memory is down, stable over samples. Raises GpuNotFree."""
-    limit = Deadline(service.stop.gpu_limit, f"the GPU gate on {b.name}")
+def free_gpus(b: BorrowedHost, action: Gate) -> Done:
+    """Wait until no compute process is left and the memory is down, stable over samples.
+
+    Raises GpuNotFree; a restore goes on all the same: a foreign process must not keep production down.
+    """
+    limit = Deadline(action.limit, f"the GPU gate on {b.name}")
 
     def wait() -> gate.GateRecord:
         return gate.await_gpus_free(
             b.host,
             limit=limit,
             ours=OURS,
-            kill_foreign=kill_foreign,
+            kill_foreign=b.kill_foreign,
             systemd=b.systemd(),
             cancelled=cancelled(b),
         )
 
-    with _lease_first(b):
-        record = b.persist("the GPU gate", wait)
+    try:
+        with _lease_first(b):
+            record = b.persist("the GPU gate", wait)
+    except GpuNotFree as error:
+        if not b.restoring:
+            raise
+        words = f"{error.message}; production is started all the same"
+        b.say("gpus.free", words, free=False)
+        return Done((evidence("the GPUs before production's start", words),), State.INCONCLUSIVE, words)
     # Unknown is never shown as good: a host without nvidia-smi says so.
     words = "the GPUs are free" if record.free else f"whether the GPUs are free is unknown: {record.reason}"
     b.say("gpus.free", f"{words} after {format_duration(record.seconds)}", **as_detail(record))
+    return seen("the GPUs, in several samples", words)
 
 
-def bring_up(b: BorrowedHost, service: ResolvedService, *, attempts: int, kill_foreign: bool) -> Ready:
-    """Start a service and wait until it is ready; a load that died of something transient is tried again.
-
-    Raises LoadFailed, LoadStalled, NotReady, DeadlineExceeded, GpuNotFree, LeaseLost, Interrupted.
-    """
-    for attempt in range(1, attempts + 1):
-        try:
-            return _load(b, service, attempt)
-        except LoadFailed as error:
-            if not error.transient or attempt == attempts:
-                raise
-            b.say(
-                "service.failed",
-                f"{service.unit}: {error.message}; attempt {attempt} of {attempts}, trying again",
-                service=service.name,
-                lines=list(error.lines_quoted),
-            )
-            take_down(b, service)
-            free_gpus(b, service, kill_foreign=kill_foreign)
-    raise AssertionError  # unreachable: attempts is at least 1
-
-
-def _load(b: BorrowedHost, service: ResolvedService, attempt: int) -> Ready:
-    journal = b.recorder.journal
-    load = journal.begin_load(b.run, b.name, service=service.name, unit=service.unit, attempt=attempt)
-    expected = _expected(b, service)
+def start(b: BorrowedHost, action: Start) -> Done:
+    """Start a service's unit; one that runs already is left as it is. Raises JobFailed, LeaseLost, Interrupted."""
+    service, journal = action.service, b.recorder.journal
+    load = journal.begin_load(b.run, b.name, service=service.name, unit=service.unit, attempt=b.attempt)
     began = time.monotonic()
     b.holds(service.name, "loading")
     try:
         mark = b.persist("the journal", lambda: readiness.journal_mark(b.host, service, deadline=b.call("the journal")))
         started = b.persist(f"start of {service.unit}", lambda: _start(b, service))
+    except OpsctlError as error:
+        journal.end_load(load, outcome=f"{type(error).__name__}: {error}")
+        raise
+    b.loading = Loading(load, mark, started, began)
+    return seen(f"systemd: state of {service.unit}", describe_unit(started))
+
+
+def await_ready(b: BorrowedHost, action: AwaitReady) -> Done:
+    """Wait until a service that was started serves.
+
+    Raises LoadFailed, LoadStalled, NotReady, DeadlineExceeded, LeaseLost, Interrupted.
+    """
+    service, journal, loading = action.service, b.recorder.journal, b.loading
+    if loading is None:
+        raise Defect(f"{action.id} has no start before it")
+    b.loading, b.silent = None, False
+    expected = _expected(b, service)
+    deadline = Deadline(action.limit, f"load of {service.unit} on {b.name}")
+    try:
         with _lease_first(b):
             ready = readiness.await_ready(
                 b.host,
                 service,
-                deadline=Deadline(service.readiness.limit, f"load of {service.unit} on {b.name}"),
-                started=started,
+                deadline=deadline,
+                started=loading.started,
                 on_progress=_shown(b, service, expected),
                 cancelled=cancelled(b),
-                journal_after=mark,
+                journal_after=loading.mark,
                 stalls=StallLimits.for_service(service, expected),
             )
     except OpsctlError as error:
-        journal.end_load(load, outcome=f"{type(error).__name__}: {error}")
+        b.silent = isinstance(error, LoadStalled) or deadline.expired
+        journal.end_load(loading.id, outcome=f"{type(error).__name__}: {error}")
         raise
-    seconds = time.monotonic() - began
-    journal.end_load(load, outcome="ready", seconds=seconds, version=ready.version, phases=ready.phases)
+    seconds = time.monotonic() - loading.began
+    journal.end_load(loading.id, outcome="ready", seconds=seconds, version=ready.version, phases=ready.phases)
     b.heartbeat.check()
-    b.serving = service.name
     b.holds(service.name, str(service.role))
+    return _serves(b, service, ready, f" after {format_duration(seconds)}", seconds=seconds, phases=dict(ready.phases))
+
+
+def _serves(b: BorrowedHost, service: ResolvedService, ready: Ready, words: str, **data: Any) -> Done:
     b.say(
         "service.ready",
-        f"{service.name} serves after {format_duration(seconds)}",
+        f"{service.name} serves{words}",
         service=service.name,
-        seconds=seconds,
-        phases=dict(ready.phases),
         evidence=[item.model_dump() for item in ready.evidence],
+        **data,
     )
-    return ready
+    if service == b.production:
+        b.evidence = ready.evidence
+    return Done(ready.evidence)
 
 
 def _start(b: BorrowedHost, service: ResolvedService) -> UnitStatus:
@@ -159,7 +181,12 @@ def _start(b: BorrowedHost, service: ResolvedService) -> UnitStatus:
     return status
 
 
-def verify(b: BorrowedHost, service: ResolvedService) -> Ready:
+def verify(b: BorrowedHost, action: Verify) -> Done:
+    """Prove by completions that a service which should serve does. Raises NotReady and its kin."""
+    return _serves(b, action.service, prove(b, action.service), "")
+
+
+def prove(b: BorrowedHost, service: ResolvedService) -> Ready:
     """Prove by completions that a service which should serve does. Raises NotReady and its kin."""
     return b.persist(
         f"verification of {service.name}",
@@ -178,17 +205,20 @@ def _mark_down(b: BorrowedHost) -> None:
         b.say("production.down", f"production {b.production.name} goes down now", service=b.production.name)
 
 
-def _traffic_out(b: BorrowedHost, service: ResolvedService) -> None:
-    if service.traffic.out:
-        with b.change("traffic out", service.name) as detail:
-            detail.update(as_detail(_traffic(b, service, "out")))
+def traffic_out(b: BorrowedHost, action: TrafficOut) -> Done:
+    """Take production out of the load balancer. Raises CommandFailed."""
+    with b.change("traffic out", action.service.name) as detail:
+        record = _traffic(b, action.service, "out")
+        detail.update(as_detail(record))
+    return Done(record.evidence)
 
 
-def put_in(b: BorrowedHost, service: ResolvedService) -> None:
-    """Put production back into the load balancer, after it was verified."""
-    if service.traffic.in_:
-        with b.change("traffic in", service.name) as detail:
-            detail.update(as_detail(_traffic(b, service, "in")))
+def traffic_in(b: BorrowedHost, action: TrafficIn) -> Done:
+    """Put production back into the load balancer, after it was verified. Raises CommandFailed."""
+    with b.change("traffic in", action.service.name) as detail:
+        record = _traffic(b, action.service, "in")
+        detail.update(as_detail(record))
+    return Done(record.evidence)
 
 
 def _traffic(b: BorrowedHost, service: ResolvedService, direction: Literal["out", "in"]) -> traffic.TrafficRecord:

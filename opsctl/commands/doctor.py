@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from opsctl.playbook.inventory import LoadedInventory
     from opsctl.serving.doctor import Check
 
-_CONNECT, _LOOK = 20.0, 120.0
 _SIGNS = {"ok": "✓", "warning": "!", "stop": "✗", "unknown": "?"}
 _COLOURS = {"ok": "green", "warning": "yellow", "stop": "red", "unknown": "magenta"}
 
@@ -53,26 +52,25 @@ def doctor(
 
 
 def _examine(loaded: LoadedInventory, name: str, *, kill_foreign: bool) -> Sequence[Check]:
-    from opsctl.deadline import Deadline
-    from opsctl.host import connect
-    from opsctl.runs import durations
+    from opsctl.campaign.preflight import connected, look
+    from opsctl.errors import UnfitError
     from opsctl.runs.journal import Journal
-    from opsctl.serving.doctor import examine
+    from opsctl.serving.doctor import Check, Verdict
 
-    host = connect(name, loaded.host(name), deadline=Deadline(_CONNECT, f"connection to {name}"))
     try:
-        with Journal.open() as journal:
-            loads = durations.loads(journal, name)
-        return examine(
-            host,
-            loaded.services_of(name),
-            host.systemd(),
-            deadline=Deadline(_LOOK, f"examination of {name}"),
-            loads=loads,
-            kill_foreign=kill_foreign,
-        )
-    finally:
-        host.close()
+        production = loaded.only_production(name)
+    except UnfitError as error:
+        return (Check("production", Verdict.STOP, error.message, error.hint or ""),)
+    others = (service for service in loaded.services_of(name) if service != production)
+    with Journal.open() as journal, connected(loaded, name) as host:
+        seen = look(host, (production, *others), journal, kill_foreign=kill_foreign)
+    judged = {check.reason for check in seen.checks if check.verdict is Verdict.STOP}
+    more = [
+        Check("a run", Verdict.STOP, f"{error.message}{f' ({error.seen})' if error.seen else ''}", error.hint or "")
+        for error in seen.facts.refusals
+        if not any(reason in error.message for reason in judged)
+    ]
+    return (*seen.checks, *more)
 
 
 def _print_json(seen: Mapping[str, Sequence[Check]]) -> None:

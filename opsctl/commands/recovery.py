@@ -34,7 +34,7 @@ def resume(
         found = find_run(journal, run)
         sinks = open_sinks(journal, found, as_json=json, plain=plain)
         code = go_on(found, journal, sinks)
-        conclude(journal, found, sinks, code, as_json=json)
+        conclude(journal, found, sinks, as_json=json)
     raise typer.Exit(int(code))
 
 
@@ -58,34 +58,29 @@ def rollback(
     import json as jsonlib
     import sys
 
-    from opsctl.campaign import limits
-    from opsctl.campaign.definition import only_production
-    from opsctl.commands.saying import say_error
-    from opsctl.deadline import Deadline
-    from opsctl.errors import ExitCode, OpsctlError
-    from opsctl.host import connect
+    from opsctl.campaign.preflight import connected
+    from opsctl.commands.saying import say_error, tell
+    from opsctl.errors import ExitCode, OpsctlError, as_defect
     from opsctl.playbook.inventory import load_inventory
     from opsctl.recovery.rollback import roll_back
 
     loaded = load_inventory(inventory)
-    hosts = loaded.hosts_of(target)
+    hosts = {name: loaded.only_production(name) for name in loaded.hosts_of(target)}
     documents, code = [], ExitCode.VERIFIED
-    for name in hosts:
-        production = only_production(loaded, name)
+    for name, production in hosts.items():
         try:
-            host = connect(name, loaded.host(name), deadline=Deadline(limits.CONNECT, f"connection to {name}"))
-            try:
-                done = roll_back(host, production, lambda line, name=name: print(f"{name}: {line}", file=sys.stderr))  # type: ignore[misc]
-            finally:
-                host.close()
+            with connected(loaded, name) as host:
+                done = roll_back(host, production, lambda line, name=name: tell(f"{name}: {line}"))  # type: ignore[misc]
+            code = code if done.evidence else ExitCode.PRODUCTION_NOT_VERIFIED
             documents.append(done.document())
-        except OpsctlError as error:
+        except Exception as caught:  # noqa: BLE001 - whatever it is: production was not seen to serve
+            error = caught if isinstance(caught, OpsctlError) else as_defect(caught)
             code = ExitCode.PRODUCTION_NOT_VERIFIED
             say_error(error, as_json=False)
-            print(f"PRODUCTION NOT VERIFIED: {production.name} on {name}", file=sys.stderr)
+            tell(f"PRODUCTION NOT VERIFIED: {production.name} on {name}")
             documents.append({"host": name, "service": production.name, "verified": False, "error": error.lines()})
     if json:
-        print(jsonlib.dumps({"exit_code": int(code), "hosts": documents}, indent=2))
+        tell(jsonlib.dumps({"exit_code": int(code), "hosts": documents}, indent=2), sys.stdout)
     raise typer.Exit(int(code))
 
 
@@ -104,11 +99,9 @@ def collect(
     """
     import json as jsonlib
 
-    from opsctl.campaign import limits
     from opsctl.campaign.definition import RunRequest, read_definition
+    from opsctl.campaign.preflight import connected
     from opsctl.campaign.reporting import write_reports
-    from opsctl.deadline import Deadline
-    from opsctl.host import connect
     from opsctl.recovery.collect import collect_run
     from opsctl.runs.journal import Journal
     from opsctl.runs.reading import find_run
@@ -119,13 +112,8 @@ def collect(
         definition = read_definition(RunRequest.from_document(jsonlib.loads(row["definition"])))
         changed: dict[str, list[str]] = {}
         for name in definition.hosts:
-            host = connect(
-                name, definition.inventory.host(name), deadline=Deadline(limits.CONNECT, f"connection to {name}")
-            )
-            try:
+            with connected(definition.inventory, name) as host:
                 changed[name] = collect_run(journal, found, host, many_hosts=len(definition.hosts) > 1)
-            finally:
-                host.close()
         written = write_reports(journal, found)
     if json:
         print(jsonlib.dumps({"run": found, "changed": changed, "reports": [str(path) for path in written]}))

@@ -44,7 +44,7 @@ def run(
     with Journal.open() as journal:
         sinks = open_sinks(journal, run_id, as_json=json, plain=plain)
         code = runner.begin(definition, run_id, journal, sinks)
-        conclude(journal, run_id, sinks, code, as_json=json)
+        conclude(journal, run_id, sinks, as_json=json)
     raise typer.Exit(int(code))
 
 
@@ -72,7 +72,7 @@ def open_sinks(journal: Any, run_id: str, *, as_json: bool, plain: bool) -> list
     return [LiveView(console, lambda: load_run(journal, run_id, events=False)), elsewhere]
 
 
-def conclude(journal: Any, run_id: str, sinks: list[Any], code: Any, *, as_json: bool) -> None:
+def conclude(journal: Any, run_id: str, sinks: list[Any], *, as_json: bool) -> None:
     """Write the report, end the showing, and say the last word: what was found, and is production back."""
     from opsctl.campaign.reporting import conclude_run
     from opsctl.commands.saying import say_error
@@ -85,7 +85,7 @@ def conclude(journal: Any, run_id: str, sinks: list[Any], code: Any, *, as_json:
         for sink in sinks:
             sink.close()
         if not as_json:
-            words = last_word(journal, run_id, code, aftermath)
+            words = last_word(journal, run_id, aftermath)
             Terminal().print(words, markup=False, highlight=False, soft_wrap=True)
     except OSError:
         # Whoever read us has gone; the exit code is true all the same.

@@ -17,6 +17,7 @@ def status(
     run: Annotated[str | None, typer.Argument(help="Run, or its beginning; default: the newest.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it until it ends.")] = False,
     cells: Annotated[bool, typer.Option("--cells", help="Also every cell, with its state and reason.")] = False,
+    actions: Annotated[bool, typer.Option("--actions", help="Also every action of the plan, with its state.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Write the run as one JSON document.")] = False,
 ) -> None:
     """Show a run: every step and cell, who holds the host, is production back.
@@ -33,22 +34,22 @@ def status(
 
     from opsctl.recovery.host_outcome import look_now
     from opsctl.runs.journal import Journal
-    from opsctl.runs.reading import CONTROLLER_DIED, find_run, load_run
+    from opsctl.runs.reading import WITHOUT_CONTROLLER, find_run, load_run
 
     with Journal.open() as journal:
         found = find_run(journal, run)
         record = load_run(journal, found)
         if json:
             document = record.model_dump(mode="json")
-            if record.outcome == CONTROLLER_DIED:
+            if record.outcome in WITHOUT_CONTROLLER:
                 now = look_now(journal, found).items()
                 document["now"] = {host: {"serving": serving, "seen": words} for host, (words, serving) in now}
             print(jsonlib.dumps(document, indent=2))
             return
-        _show(journal, found, record, watch=watch, cells=cells)
+        _show(journal, found, record, watch=watch, cells=cells, actions=actions)
 
 
-def _show(journal: Journal, run: str, record: RunRecord, *, watch: bool, cells: bool) -> None:
+def _show(journal: Journal, run: str, record: RunRecord, *, watch: bool, cells: bool, actions: bool) -> None:
     """Draw the run; where its controller died, ask its hosts what is so now."""
     import time
 
@@ -57,8 +58,8 @@ def _show(journal: Journal, run: str, record: RunRecord, *, watch: bool, cells: 
     from opsctl.commands.terminal import Terminal
     from opsctl.recovery.host_outcome import look_now
     from opsctl.runs.live_file import read_live
-    from opsctl.runs.reading import CONTROLLER_DIED, load_run
-    from opsctl.terminal.run_view import cell_table, draw
+    from opsctl.runs.reading import WITHOUT_CONTROLLER, load_run
+    from opsctl.terminal.run_view import action_table, cell_table, draw
 
     def picture() -> RenderableType:
         ephemeral = read_live(journal.run_folder(run))
@@ -77,7 +78,9 @@ def _show(journal: Journal, run: str, record: RunRecord, *, watch: bool, cells: 
         console.print(picture())
     if cells:
         console.print(cell_table(record))
-    if record.outcome == CONTROLLER_DIED:
+    if actions:
+        console.print(action_table(record))
+    if record.outcome in WITHOUT_CONTROLLER:
         for host, (words, serving) in look_now(journal, run).items():
             console.print(f"now: {host}: {words}", style="green" if serving else "bold red", markup=False)
         console.print(f"next: opsctl resume {run}", style="yellow")

@@ -119,15 +119,19 @@ def plan(
     if_down: Annotated[
         IfDownChoice, typer.Option(help="Plan for production that was found down, as `opsctl run` takes it.")
     ] = IfDownChoice.REFUSE,
+    kill_foreign: Annotated[
+        bool, typer.Option("--kill-foreign", help="Judge as for a run that may kill processes of others on the GPUs.")
+    ] = False,
     cells: Annotated[bool, typer.Option("--cells", help="List every cell.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Do not probe the hosts: all is unknown.")] = False,
     json_: AsJson = False,
 ) -> None:
     """Show what a run would do, from read-only probes of the hosts. Changes nothing.
 
-    Each swap, wait, step and cell; the number of weight loads; what users of
-    production notice, and for how long, from loads measured before.
-    What is not known is shown as unknown.
+    The actions that a run executes, in order, and the branches that it takes
+    when something fails; the number of weight loads; what users of production
+    notice, and for how long, from loads measured before. What a run would
+    refuse is refused here first. What is not known is shown as unknown.
 
     [bold]Exit codes[/bold]: 0 planned · 2 the playbook, inventory or a host is not fit · 4 held by someone else.
 
@@ -144,18 +148,26 @@ def plan(
     found = load_playbooks(find_playbook(playbook), loaded, var or ())
     seen: dict[str, HostFacts] = {}
     if not offline:
-        from opsctl.campaign.probe import probe
+        from opsctl.campaign.definition import Definition, RunRequest
+        from opsctl.campaign.preflight import connected, look
         from opsctl.runs.journal import Journal
 
+        request = RunRequest(playbook, inventory, tuple(var or ()), if_down.value, kill_foreign)
+        definition = Definition(request, loaded, found)
         with Journal.open() as journal:
-            seen = dict(probe(loaded, found.hosts, journal))
+            for name in found.hosts:
+                with connected(loaded, name) as host:
+                    seen[name] = look(
+                        host, definition.services(name), journal, if_down=if_down.value, kill_foreign=kill_foreign
+                    ).facts  # fmt: skip
     made = make_plan(found.by_host, loaded, seen, if_down=if_down.value)
     if json_:
         print(json.dumps(document(made), ensure_ascii=False))
     else:
         _show([*lines_of(made, cells=cells), *(Line("yellow", note) for note in _unused_lines(found))])
-    if any(host.stops for host in made.hosts):
-        held = all(stop.endswith("(exit 4)") for host in made.hosts for stop in host.stops)
+    refusals = [refusal for host in made.hosts for refusal in host.refusals]
+    if refusals:
+        held = all(refusal.exit_code is ExitCode.HELD for refusal in refusals)
         raise typer.Exit(ExitCode.HELD if held else ExitCode.UNFIT)
 
 

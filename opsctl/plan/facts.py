@@ -1,6 +1,6 @@
 """What read-only probes saw of a host. Everything is optional: None is "unknown", and is shown as unknown.
 
-``opsctl/campaign/probe.py`` fills these; nothing here knows how.
+``opsctl/campaign/preflight.py`` fills these; nothing here knows how.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from opsctl.errors import OpsctlError
 from opsctl.estimate import Estimate
 
 __all__ = ["Estimate", "HostFacts", "IfDown", "Seen"]
@@ -25,7 +26,7 @@ class Seen(StrEnum):
 
 @dataclass(frozen=True)
 class HostFacts:
-    """One host, as probes found it. Mappings are keyed by the service's name in the inventory."""
+    """One host, as the preflight found it. Mappings are keyed by the service's name in the inventory."""
 
     host: str
     services: Mapping[str, Seen | None] = field(default_factory=dict)
@@ -38,19 +39,48 @@ class HostFacts:
     """Stop to GPUs free, measured before on this host."""
     steps: Mapping[str, Estimate] = field(default_factory=dict)
     """Duration of steps by content hash (``opsctl.playbook.content_hash`` of the step), measured before here."""
-    dependents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Units that stop with a production service (RequiredBy, BoundBy, ConsistsOf, TriggeredBy); absent: unknown."""
+    dependents: tuple[str, ...] | None = None
+    """Units that stop with production (RequiredBy, BoundBy, ConsistsOf, TriggeredBy) and run now; None: unknown."""
     gpus: int | None = None
     python: str | None = None
     """Version of the serving environment's Python; "" where it does not start."""
-    engine_versions: Mapping[str, str] = field(default_factory=dict)
-    model_config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The served model's config.json by service, where it could be read."""
+    engine_version: str | None = None
+    """Production's."""
+    model_config: Mapping[str, Any] | None = None
+    """The served model's config.json, where it could be read."""
     state_dir: str = "/var/lib/opsctl"
+    unit_hash: str = ""
+    """Of production's unit files as they are on the host."""
     holder: str | None = None
     """Who holds the host's lease; "" for nobody."""
+    refusals: tuple[OpsctlError, ...] = ()
+    """Why a run would be refused now, the most important first."""
     notes: tuple[str, ...] = ()
     """What could not be found out, and why."""
+    resumed: Resumed | None = None
+    """What an earlier controller of the same run left; None for a new run."""
+
+    def running(self, service: str) -> bool | None:
+        """Return whether the unit of a service runs, or is about to; None: unknown."""
+        state = self.units.get(service)
+        return None if state is None else state not in {"inactive", "failed", "not-found"}
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What an earlier controller of the same run did on a host."""
+
+    as_found: str = "unknown"
+    """How production answered before anything was touched."""
+    token: int | None = None
+    """Of the lease that still holds; None where it does not."""
+    done: frozenset[tuple[str, str]] = frozenset()
+    """Verified steps, by id and hash."""
+    stages: tuple[str, ...] = ()
+    """Units of the run's stages that still run."""
+    dependents: tuple[str, ...] = ()
+    """Units that ran before and stop with production."""
+    engine_version: str | None = None
 
 
 IfDown = Literal["refuse", "restore", "leave"]

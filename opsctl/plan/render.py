@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from opsctl.plan.actions import (
-    Action,
-    Arm,
-    AwaitReady,
-    Gate,
-    HostPlan,
-    InstallVariant,
-    LeaveDown,
-    Plan,
-    PutIn,
-    Release,
-    RemoveVariant,
-    Restore,
-    RunStep,
-    Start,
-    Stop,
-    TakeOut,
-    Verify,
-)
+from opsctl.errors import ExitCode, OpsctlError
+from opsctl.plan.actions import Action, AwaitReady, Branch, Measure, counted
 from opsctl.plan.costs import say_estimate
 from opsctl.plan.facts import Estimate
+from opsctl.plan.hostplan import HostPlan, Plan
 from opsctl.quantities import format_duration
-from opsctl.results import Cell
 
 
 class Line(NamedTuple):
@@ -42,9 +24,7 @@ class Line(NamedTuple):
 
 def lines_of(plan: Plan, *, cells: bool = False) -> tuple[Line, ...]:
     """Return the plan as lines; with ``cells``, every cell by its id."""
-    lines = [
-        Line("bold", f"{plan.playbook}: {_counted(len(plan.hosts), 'host')}, {_counted(plan.loads, 'weight load')}")
-    ]
+    lines = [Line("bold", f"{plan.playbook}: {counted(len(plan.hosts), 'host')}, {counted(plan.loads, 'weight load')}")]
     if plan.description:
         lines.append(Line("dim", plan.description))
     for host in plan.hosts:
@@ -56,7 +36,7 @@ def lines_of(plan: Plan, *, cells: bool = False) -> tuple[Line, ...]:
             Line("", ""),
             Line(
                 "yellow",
-                f"Another order needs {_counted(plan.saving.loads, 'load')} a host instead of "
+                f"Another order needs {counted(plan.saving.loads, 'load')} a host instead of "
                 f"{plan.saving.instead_of}: {order}{why}.",
             ),
         ]
@@ -76,6 +56,13 @@ def document(plan: Plan) -> dict[str, Any]:
     }
 
 
+def say_refusal(error: OpsctlError) -> str:
+    """Return in one line why a run would be refused, with its exit code."""
+    seen = f": {error.seen}" if error.seen and error.seen not in error.message else ""
+    code = ExitCode.HELD if error.exit_code is ExitCode.HELD else ExitCode.UNFIT
+    return f"{error.message}{seen} (exit {int(code)})" + (f"; {error.hint}" if error.hint else "")
+
+
 def _host_document(host: HostPlan) -> dict[str, Any]:
     downtime = None
     if host.downtime is not None:
@@ -91,21 +78,30 @@ def _host_document(host: HostPlan) -> dict[str, Any]:
         "downtime": downtime,
         "found": list(host.found),
         "notices": list(host.notices),
-        "stops": list(host.stops),
+        "stops": [say_refusal(error) for error in host.refusals],
         "unknown": list(host.unknown),
-        "actions": [_action_document(action) for action in host.actions],
+        "actions": [_action_document(host, action) for action in host.actions],
     }
 
 
-def _action_document(action: Action) -> dict[str, Any]:
-    said: dict[str, Any] = {"action": action.kind}
-    for field in dataclasses.fields(action):
-        value = getattr(action, field.name)
-        if isinstance(value, Estimate):
-            value = _estimate(value)
-        elif field.name == "cells" and value is not None:
-            value = [{"id": cell.id, "axes": cell.axes} for cell in value]
-        said[field.name] = list(value) if isinstance(value, tuple) else value
+def _action_document(host: HostPlan, action: Action) -> dict[str, Any]:
+    phase = host.phases[action.phase] if action.phase is not None else None
+    said: dict[str, Any] = {
+        "id": action.id,
+        "action": action.kind,
+        "branch": action.branch,
+        "phase": phase.name if phase else "",
+        "round": phase.round if phase else 1,
+        "does": action.describe(),
+        "needs": action.needs,
+        "proof": action.proof,
+        "limit_seconds": action.limit or None,
+        "expected": _estimate(action.forecast),
+    }
+    if isinstance(action, Measure):
+        cells = action.cells
+        said["step"] = action.step
+        said["cells"] = None if cells is None else [{"id": cell.id, "axes": cell.axes} for cell in cells]
     return said
 
 
@@ -117,8 +113,8 @@ def _estimate(estimate: Estimate | None) -> dict[str, float] | None:
 
 def _host_lines(host: HostPlan, *, cells: bool) -> Iterable[Line]:
     yield Line("", "")
-    total = sum(len(step.cells or ()) for step in host.steps)
-    counts = f"{_counted(len(host.steps), 'step')}, {_counted(total, 'cell')}, {_counted(host.loads, 'weight load')}"
+    total = sum(len(step.planned) for step in host.steps)
+    counts = f"{counted(len(host.steps), 'step')}, {counted(total, 'cell')}, {counted(host.loads, 'weight load')}"
     yield Line("bold", f"{host.host}: {counts}")
     for found in host.found:
         yield Line("dim", f"  seen    {found}", 10)
@@ -126,90 +122,41 @@ def _host_lines(host: HostPlan, *, cells: bool) -> Iterable[Line]:
         yield Line("dim", f"  unknown {unknown}", 10)
     title = None
     for number, action in enumerate(host.actions, start=1):
-        heading = _heading(action, rounds=max(one.round for one in host.actions))
+        heading = _heading(host, action)
         if heading != title:
             title = heading
             yield Line("cyan", f"  {heading}")
-        yield Line("", f"  {number:>3}  {_LABELS[type(action)]:<12}{_say(action)}", 19)
-        if cells and isinstance(action, RunStep):
-            for cell in action.cells or ():
-                yield Line("dim", f"       {'':<12}{cell.id}")
+        yield Line("dim" if action.branch is not Branch.MAIN else "", f"  {number:>3}  {_say(action)}", 7)
+        if cells and isinstance(action, Measure):
+            for cell in action.planned:
+                yield Line("dim", f"         {cell.id}")
     yield Line("cyan", "  what production's users notice")
     for notice in host.notices:
         yield Line("", f"       {notice}", 7)
-    for stop in host.stops:
-        yield Line("red", f"  a run would be refused now: {stop}", 4)
+    for refusal in host.refusals:
+        yield Line("red", f"  a run would be refused now: {say_refusal(refusal)}", 4)
 
 
-def _heading(action: Action, *, rounds: int) -> str:
-    if not action.phase:
-        return "first" if isinstance(action, Arm) else "then, whatever happened"
-    return f"phase {action.phase}" + (f", round {action.round} of {rounds}" if rounds > 1 else "")
+def _heading(host: HostPlan, action: Action) -> str:
+    if action.phase is not None:
+        phase = host.phases[action.phase]
+        rounds = f", round {phase.round} of {host.phases[-1].round}" if host.phases[-1].round > 1 else ""
+        retry = ", when the load dies of something transient" if action.branch is Branch.RETRY else ""
+        return f"phase {phase.name}{rounds}{retry}"
+    if action.branch is Branch.RESTORE:
+        return "when anything failed, instead, until it does"
+    if action in host.setup:
+        return "first"
+    return "then" if action in host.give_back else "then, once that is proven"
 
 
 def _say(action: Action) -> str:
-    return _WORDS[type(action)](action)
-
-
-def _say_step(action: RunStep) -> str:
-    if action.cells is None:
-        planned = f"cells unknown: {action.unknown_because}"
-    else:
-        planned = f"{_counted(len(action.cells), 'cell')}{_extent(action.cells)}"
-    return f"{action.step}: {planned}; {_expected(action.expected)}, at most {format_duration(action.limit)}"
-
-
-def _extent(cells: tuple[Cell, ...]) -> str:
-    if not cells:
-        return ""
-    return f" ({cells[0].id})" if len(cells) == 1 else f" ({cells[0].id} … {cells[-1].id})"
-
-
-def _say_restore(action: Restore) -> str:
-    dependents = "" if not action.dependents else f" and {', '.join(action.dependents)}"
-    return f"{action.unit}{dependents}; {_expected(action.expected)}; tried until it serves"
-
-
-def _expected(estimate: Estimate | None) -> str:
-    return "unknown time" if estimate is None else f"about {say_estimate(estimate)}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-_LABELS: Mapping[type[Action], str] = {
-    Arm: "arm",
-    TakeOut: "take out",
-    Stop: "stop",
-    Gate: "gate",
-    InstallVariant: "install",
-    Start: "start",
-    AwaitReady: "await ready",
-    RunStep: "measure",
-    Restore: "restore",
-    LeaveDown: "leave down",
-    Verify: "verify",
-    PutIn: "put in",
-    RemoveVariant: "remove",
-    Release: "release",
-}
-_WORDS: Mapping[type[Action], Callable[[Any], str]] = {
-    Arm: lambda a: f"lease of {format_duration(a.ttl)}, renewed; its guard restores {', '.join(a.restores)}",
-    TakeOut: lambda a: f"{a.service}: {shlex.join(a.argv)}",
-    Stop: lambda a: f"{a.unit}; {_expected(a.expected)}, at most {format_duration(a.limit)}",
-    Gate: lambda a: f"GPUs free, stable over samples; at most {format_duration(a.limit)}",
-    InstallVariant: lambda a: f"{a.unit}, derived from {a.of} as it runs now; in /run, gone at a reboot",
-    Start: lambda a: a.unit,
-    AwaitReady: lambda a: (
-        f"{a.service}: {_counted(a.completions, 'completion')} in a row; {_expected(a.expected)}, "
-        f"at most {format_duration(a.limit)}, {_counted(a.attempts, 'attempt')}"
-    ),
-    RunStep: _say_step,
-    Restore: _say_restore,
-    LeaveDown: lambda a: f"{a.service} was down and stays so",
-    Verify: lambda a: f"{a.service}: {_counted(a.completions, 'completion')} in a row",
-    PutIn: lambda a: f"{a.service}: {shlex.join(a.argv)}",
-    RemoveVariant: lambda a: a.unit,
-    Release: lambda _: "the lease is closed; only a verified restore closes it",
-}
+    times = []
+    if isinstance(action, AwaitReady | Measure) or action.forecast is not None:
+        times.append("unknown time" if action.forecast is None else f"about {say_estimate(action.forecast)}")
+    if action.limit:
+        times.append(f"at most {format_duration(action.limit)}")
+    if isinstance(action, AwaitReady) and action.attempts > 1:
+        times.append(counted(action.attempts, "attempt"))
+    sentence = action.describe()
+    return f"{sentence[:-1]}; {', '.join(times)}." if times else sentence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from opsctl.plan.actions import Saving
+from opsctl.plan.hostplan import Saving
 from opsctl.playbook.models import NOTHING
 from opsctl.playbook.steps import Playbook
 

@@ -65,6 +65,18 @@ class LoadedInventory:
         chosen = self.host(host).production
         return tuple(service for service in productions if not chosen or service.name in chosen)
 
+    def only_production(self, host: str) -> ResolvedService:
+        """Return the one production service of a host. Raises UnfitError when there is none, or more than one."""
+        found = self.production_of(host)
+        if len(found) != 1:
+            raise UnfitError(
+                f"{host} has {len(found) or 'no'} production services; a campaign borrows the GPUs of exactly one",
+                seen=", ".join(service.name for service in found) or None,
+                where=str(self.path),
+                hint="give one service of the host the role production (hosts: {HOST: {production: [NAME]}} chooses)",
+            )
+        return found[0]
+
     def _hosts_by_service(self) -> Mapping[str, tuple[str, ...]]:
         services = self.inventory.services
         return {

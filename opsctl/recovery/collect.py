@@ -9,9 +9,9 @@ from typing import Any
 from opsctl.campaign import limits
 from opsctl.campaign.artifacts import collect_folder
 from opsctl.campaign.stage_result import Ending, parse_record, with_ending
-from opsctl.campaign.steps import step_slug
 from opsctl.deadline import Deadline
 from opsctl.host.protocol import Host
+from opsctl.plan.planner import step_slug
 from opsctl.results import Cell, State, StepResult
 from opsctl.runs.journal import Journal
 from opsctl.stages import STAGES
@@ -47,7 +47,7 @@ def collect_run(journal: Journal, run: str, host: Host, *, many_hosts: bool) -> 
         context = StageContext(run=run, step=row["id"], host_name=host.name, host=host.entry, folder=folder)
         judged = stage.judge(options, context, planned, records)
         result = with_ending(judged, Ending(row["unit"], status, records, collected, into))
-        journal.step_state(run, host.name, row["ordinal"], row["position"], result.state, result=result)
+        journal.step_state(run, host.name, row["ordinal"], row["position"], result.state, result=result, again=True)
         if result.state != row["state"]:
             changed.append(row["id"])
     return changed

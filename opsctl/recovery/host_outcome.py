@@ -1,4 +1,4 @@
-"""What became of a host whose controller died: asked of the host itself, since the journal cannot know."""
+"""Queries the hosts of a run whose controller is gone for what is so now: the journal cannot know."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import json
 
 from opsctl.campaign import limits
 from opsctl.campaign.definition import RunRequest, read_definition
+from opsctl.campaign.preflight import connected
 from opsctl.deadline import Deadline
 from opsctl.errors import OpsctlError
-from opsctl.host import connect
 from opsctl.host.guard import control
 from opsctl.playbook.inventory import LoadedInventory
-from opsctl.playbook.resolved import ResolvedService
 from opsctl.runs.journal import Journal
 from opsctl.serving import readiness
 
@@ -31,18 +30,16 @@ def look_now(journal: Journal, run: str) -> dict[str, tuple[str, bool]]:
     seen = {}
     for name in definition.hosts:
         try:
-            seen[name] = _ask(definition.inventory, name, definition.production(name))
+            seen[name] = _ask(definition.inventory, name)
         except OpsctlError as error:
             seen[name] = (f"could not be asked: {error}", False)
     return seen
 
 
-def _ask(inventory: LoadedInventory, name: str, production: ResolvedService) -> tuple[str, bool]:
-    host = connect(name, inventory.host(name), deadline=Deadline(limits.CONNECT, f"connection to {name}"))
-    try:
+def _ask(inventory: LoadedInventory, name: str) -> tuple[str, bool]:
+    production = inventory.only_production(name)
+    with connected(inventory, name) as host:
         view = control.show(host, deadline=Deadline(limits.CALL, f"the lease of {name}"))
         state = readiness.observe(host, production, deadline=Deadline(limits.CONNECT, f"a look at {production.unit}"))
-    finally:
-        host.close()
     serves = f"production {production.name} serves" if state.serving else f"production does NOT serve: {state.seen}"
     return f"{serves}; {view.describe() if view else 'no guard is installed'}", state.serving

@@ -11,20 +11,21 @@ import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from opsctl.campaign import host_run, limits, preflight
+from opsctl.campaign import limits
 from opsctl.campaign.definition import RunRequest, read_definition
-from opsctl.campaign.preflight import Prepared
-from opsctl.campaign.runner import Run, carry_out_all, connect_all, finish
-from opsctl.campaign.step_plan import plan_phases
+from opsctl.campaign.runner import Run, arm_all, borrow_all, carry_out_all, conclude, connect_all, finish
 from opsctl.deadline import Deadline
-from opsctl.errors import ExitCode, HostHeld, JournalError
+from opsctl.errors import ExitCode, HostHeld, JournalError, OpsctlError
 from opsctl.host.guard import control
 from opsctl.host.guard.control import Lease, LeaseView
 from opsctl.host.protocol import Host
-from opsctl.results import State, StepResult
+from opsctl.plan.facts import Resumed
+from opsctl.playbook.resolved import ResolvedService
+from opsctl.results import State
 from opsctl.runs.events import Recorder, Sink
 from opsctl.runs.journal import Journal
 from opsctl.runs.reading import LEFT
+from opsctl.serving import readiness
 
 _LOOK_EVERY = 1.0
 
@@ -35,10 +36,15 @@ def resume(run: str, journal: Journal, sinks: Sequence[Sink]) -> ExitCode:
     if row["outcome"] == "verified":
         raise JournalError(f"run {run} ended verified: there is nothing to resume", hint=f"opsctl status {run}")
     journal.lock_run(run)
-    definition = read_definition(RunRequest.from_document(json.loads(row["definition"])))
+    recorder = Recorder(run, journal, sinks)
+    try:
+        definition = read_definition(RunRequest.from_document(json.loads(row["definition"])))
+    except OpsctlError as error:
+        # The run may have production down: that, and not the file, decides what is said.
+        return conclude(recorder, error).code
     journal.reopen_run(run)
     (journal.run_folder(run) / LEFT).unlink(missing_ok=True)
-    work = Run(definition, Recorder(run, journal, sinks))
+    work = Run(definition, recorder)
     return finish(work, lambda: _go_on(work))
 
 
@@ -47,23 +53,11 @@ def _go_on(work: Run) -> None:
         hosts = connect_all(work, stack)
         for host in hosts:
             _resolve_mutations(work, host)
-        prepared = [_prepare(work, host) for host in hosts]
+        left = {host.name: _left(work, host) for host in hosts}
         work.cancellation.check()
-        armed = []
-        for each, lease in prepared:
-            if lease is None:
-                preflight.refuse_unfit(each, work.definition, work.recorder)
-            plan_phases(
-                work.definition.playbook.by_host[each.host.name],
-                each,
-                work.recorder,
-                work.definition.peers,
-            )
-            each.strays = _strays(work, each)
-        for each, lease in prepared:
-            ttl = work.definition.playbook.by_host[each.host.name].lease.ttl
-            armed.append((each, lease or host_run.arm(each, work.recorder, ttl)))
-        carry_out_all(work, armed)
+        borrow_all(work, hosts, left)
+        arm_all(work)
+        carry_out_all(work)
 
 
 def _resolve_mutations(work: Run, host: Host) -> None:
@@ -80,12 +74,17 @@ def _resolve_mutations(work: Run, host: Host) -> None:
         work.recorder.say("run.resolved", f"{mutation['action']} {subject} had begun: {outcome}", host=host.name)
 
 
-def _prepare(work: Run, host: Host) -> tuple[Prepared, Lease | None]:
-    """Look at a host again. Returns the lease when it still holds; None when the guard has restored production."""
-    journal, recorder = work.recorder.journal, work.recorder
-    before = journal.query("SELECT * FROM hosts WHERE run=? AND host=?", work.id, host.name)
-    view = _await_guard(work, host)
-    if view is not None and view.state == "held" and view.run != work.id:
+def _left(work: Run, host: Host) -> Resumed:
+    """Return what the earlier controller left on a host; a lease that no longer fits is given back first.
+
+    Raises HostHeld where somebody else holds the host.
+    """
+    journal = work.recorder.journal
+    production = work.definition.inventory.only_production(host.name)
+    rows = journal.query("SELECT * FROM hosts WHERE run=? AND host=?", work.id, host.name)
+    as_found = str(rows[0]["as_found"]) if rows else "unknown"
+    view = _await_guard(work, host, production)
+    if view is not None and view.live and view.run != work.id:
         raise HostHeld(
             f"{host.name} is held by {view.holder}",
             seen=view.describe(),
@@ -93,40 +92,42 @@ def _prepare(work: Run, host: Host) -> tuple[Prepared, Lease | None]:
             hint=f"wait (opsctl lease show {host.name}); only where they are gone: opsctl lease break {host.name}",
         )
     held = view is not None and view.state == "held"
-    found = dict(before[0]) if before else {}
-    prepared = preflight.prepare(work.definition, host, recorder)
-    prepared.done = _verified_steps(journal, work.id, host.name)
-    if held and view is not None:
+    if view is not None and view.run == work.id and not held:
+        _note_the_guard(work, host, production, view)
+    if held and view is not None and not view.unit and _serves(host, production):
+        # Armed where production was down and to stay so. It serves now: only a new lease brings it back.
         lease = Lease(view.token, view.run, view.ttl, view.boot_id, view.remaining, view.tick_age)
-        prepared.dependents = tuple(json.loads(found.get("dependents", "[]")))
-        prepared.touched = found.get("down_since") is not None and not found.get("verified")
-        prepared.serving = _serving_now(host, prepared)
-        prepared.engine_version = found.get("engine_version")
-        journal.update_host(
-            work.id,
-            host.name,
-            as_found=found.get("as_found", "unknown"),
-            dependents=list(prepared.dependents),
-            token=lease.token,
-        )
-        recorder.say(
-            "lease.armed", f"the lease on {host.name} still holds: taken over", host=host.name, token=view.token
-        )
-        return prepared, lease
-    if view is not None and view.run == work.id:
-        recorder.say(
-            "production.verified",
-            f"the guard acted meanwhile: {view.describe()}; the phase starts anew",
-            host=host.name,
-        )
-        if found.get("down_since") and not found.get("back_at"):
-            journal.update_host(work.id, host.name, back_at=view.closed_at or None, restored_by="guard", verified=1)
-    return prepared, None
+        with journal.mutation(work.id, host.name, "release", "lease"):
+            control.release(host, lease, deadline=Deadline(limits.CALL, f"release on {host.name}"))
+        held = False
+    return Resumed(
+        as_found=as_found,
+        token=view.token if held and view is not None else None,
+        done=frozenset(_verified_steps(journal, work.id, host.name)),
+        stages=_running_stages(work, host),
+        dependents=tuple(json.loads(rows[0]["dependents"])) if rows else (),
+        engine_version=rows[0]["engine_version"] if rows else None,
+    )
 
 
-def _await_guard(work: Run, host: Host) -> LeaseView | None:
+def _note_the_guard(work: Run, host: Host, production: ResolvedService, view: LeaseView) -> None:
+    """Record what the guard did meanwhile, and that production serves only where it is seen to."""
+    journal, recorder = work.recorder.journal, work.recorder
+    state = readiness.observe(host, production, deadline=Deadline(limits.CONNECT, f"a look at {production.name}"))
+    who = "the lease ended" if view.closed_by not in {"", "guard"} else "the guard acted"
+    words = f"{who} meanwhile: {view.describe()}; the phase starts anew"
+    if not state.serving:
+        recorder.say("run.resolved", f"{words}; production does not serve: {state.seen}", host=host.name)
+        return
+    (row,) = journal.query("SELECT * FROM hosts WHERE run=? AND host=?", work.id, host.name)
+    back = {"back_at": view.closed_at or None} if row["down_since"] and not row["back_at"] else {}
+    by = "guard" if view.closed_by == "guard" else row["restored_by"]
+    journal.update_host(work.id, host.name, verified=1, evidence=list(state.evidence), restored_by=by, **back)
+    recorder.say("production.verified", words, host=host.name, service=production.name)
+
+
+def _await_guard(work: Run, host: Host, production: ResolvedService) -> LeaseView | None:
     """Return what the guard says, once it is not in the middle of a restore."""
-    production = work.definition.production(host.name)
     deadline = Deadline(
         production.stop.limit + production.stop.gpu_limit + production.readiness.limit,
         f"the guard's restore on {host.name}",
@@ -141,24 +142,20 @@ def _await_guard(work: Run, host: Host) -> LeaseView | None:
         work.cancellation.wait(_LOOK_EVERY)
 
 
-def _verified_steps(journal: Journal, run: str, host: str) -> dict[tuple[str, str], StepResult]:
-    rows = journal.query("SELECT * FROM steps WHERE run=? AND host=? AND state=?", run, host, State.VERIFIED)
-    return {(row["id"], row["hash"]): StepResult.model_validate_json(row["result"]) for row in rows}
+def _serves(host: Host, production: ResolvedService) -> bool:
+    deadline = Deadline(limits.CONNECT, f"a look at {production.name}")
+    return readiness.observe(host, production, deadline=deadline).serving
 
 
-def _serving_now(host: Host, prepared: Prepared) -> str | None:
-    """Return the service whose unit runs, whatever it is doing."""
-    for service in prepared.services.values():
-        if not host.systemd().status(service.unit, deadline=Deadline(limits.CALL, f"status of {service.unit}")).stopped:
-            return service.name
-    return None
+def _verified_steps(journal: Journal, run: str, host: str) -> list[tuple[str, str]]:
+    rows = journal.query("SELECT id, hash FROM steps WHERE run=? AND host=? AND state=?", run, host, State.VERIFIED)
+    return [(row["id"], row["hash"]) for row in rows]
 
 
-def _strays(work: Run, prepared: Prepared) -> tuple[str, ...]:
-    """Return stages of this run that go on although the playbook changed under them."""
-    wanted = {step.unit for phase in prepared.phases for step in phase.steps}
-    units = prepared.host.systemd().list_units(
+def _running_stages(work: Run, host: Host) -> tuple[str, ...]:
+    """Return the units of this run's stages that still run."""
+    units = host.systemd().list_units(
         f"opsctl-{work.id}-*.service",
-        deadline=Deadline(limits.CALL, f"stages on {prepared.host.name}"),
+        deadline=Deadline(limits.CALL, f"stages on {host.name}"),
     )
-    return tuple(unit.name for unit in units if unit.name not in wanted and not unit.stopped)
+    return tuple(unit.name for unit in units if not unit.stopped)

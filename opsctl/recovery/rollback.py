@@ -15,6 +15,7 @@ from typing import Any
 from opsctl.campaign import limits
 from opsctl.campaign.guard_watch import watch_guard
 from opsctl.campaign.preflight import active_dependents
+from opsctl.campaign.restore import Standing, standing_of
 from opsctl.deadline import Deadline
 from opsctl.errors import NotReady
 from opsctl.host.guard import control
@@ -46,7 +47,7 @@ class RolledBack:
             "service": self.service,
             "found": self.found,
             "acted": self.acted,
-            "verified": True,
+            "verified": bool(self.evidence),
             "evidence": [item.model_dump() for item in self.evidence],
             "guard": self.guard,
         }
@@ -62,7 +63,7 @@ def roll_back(host: Host, production: ResolvedService, say: Callable[[str], obje
     say(f"found: production {production.name} {seen.state}: {seen.seen}")
     if view is not None and view.live:
         say(f"found: lease {view.describe()}")
-    elif seen.serving and not _missing_hung_on(host, production):
+    elif seen.serving and not _missing_dependents(host, production):
         ready = readiness.verify_serving(host, production, deadline=_verification(production))
         say(f"production {production.name} serves; nothing to do")
         return RolledBack(host.name, production.name, seen.seen, acted=False, evidence=ready.evidence)
@@ -106,12 +107,13 @@ def _arm_for_restore(host: Host, production: ResolvedService, say: Callable[[str
 
 
 def _wedged(host: Host, production: ResolvedService) -> bool:
+    """Whether production runs, and is silent past its limit: what answers, or may still load, is never stopped."""
     seen = readiness.observe(host, production, deadline=Deadline(limits.CONNECT, f"a look at {production.name}"))
-    return seen.state is readiness.Serving.DOWN and seen.status is not None and seen.status.active
+    return seen.status is not None and standing_of(seen, silent=False) is Standing.SILENT
 
 
 def _dependents_of(host: Host, production: ResolvedService) -> tuple[str, ...]:
-    """Return what hangs on production and runs, or is enabled to run: nobody wrote down what ran before."""
+    """Return production's dependents that run, or are enabled to run: nobody wrote down what ran before."""
     status = _status(host, production.unit)
     names = {*status.required_by, *status.bound_by, *status.consists_of, *status.triggered_by}
     enabled = {name for name in names if _status(host, name).unit_file_state in {"enabled", "enabled-runtime"}}
@@ -119,7 +121,7 @@ def _dependents_of(host: Host, production: ResolvedService) -> tuple[str, ...]:
     return tuple(sorted({*active_dependents(host, status), *services}))
 
 
-def _missing_hung_on(host: Host, production: ResolvedService) -> bool:
+def _missing_dependents(host: Host, production: ResolvedService) -> bool:
     return any(not _status(host, name).active for name in _dependents_of(host, production))
 
 

@@ -1,6 +1,6 @@
 """The record of every run: SQLite, committed before and after each action.
 
-WAL with ``synchronous=FULL``: a commit that returned survives kill -9 and a power cut. A *mutation* (anything
+A *mutation* (anything
 that changes a host) is written when it begins and again when it ended; one that stands begun and not ended
 after a crash is resolved by looking at the host (``resume.py``), never by guessing.
 
@@ -16,20 +16,22 @@ import json
 import os
 import socket
 import sqlite3
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel
 
 from opsctl.clock import now
 from opsctl.errors import JournalError
 from opsctl.redaction import redact_value
-from opsctl.results import State, StepResult
-from opsctl.runs.schema import SCHEMA, SCHEMA_VERSION
+from opsctl.results import Evidence, State, StepResult, moved
+from opsctl.runs.database import Database
 from opsctl.strike_points import strike_point
+
+if TYPE_CHECKING:
+    from opsctl.plan.actions import Action
 
 
 def state_home() -> Path:
@@ -43,109 +45,30 @@ def controller_name() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-class Journal:
-    """The open journal. Safe to use from several threads; every write is committed when it returns.
-
-    Raises JournalError when the database cannot be opened or written: a full disk, a broken file, another
-    program that holds it for longer than ten seconds.
-    """
+class Journal(Database):
+    """The open journal. Safe to use from several threads; every write is committed when it returns."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._lock = threading.RLock()
+        super().__init__(folder)
         self._lockfiles: dict[str, IO[str]] = {}
-        self._forgiving = threading.local()
-        self.failed: JournalError | None = None
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._db = sqlite3.connect(
-                folder / "journal.sqlite", timeout=10, check_same_thread=False, isolation_level=None
-            )
-        except (OSError, sqlite3.Error) as error:
-            raise JournalError("the journal cannot be opened", seen=str(error), where=str(folder)) from error
-        self._db.row_factory = sqlite3.Row
-        try:
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._migrate()
-        except sqlite3.Error as error:
-            self._db.close()
-            raise JournalError("the journal cannot be used", seen=str(error), where=str(folder)) from error
 
     @classmethod
     def open(cls, folder: Path | None = None) -> Journal:
         """Open the journal of this user, made when it is not there."""
         return cls(folder or state_home())
 
-    def _migrate(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            found = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if found == 0:
-                for statement in SCHEMA.split(";\n"):
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            self._db.execute("COMMIT")
-        except sqlite3.Error:
-            # A full disk has rolled back already, and a second roll-back would hide what was wrong.
-            with suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
-            raise
-        if found > SCHEMA_VERSION:
-            raise JournalError(
-                "the journal was written by a newer opsctl",
-                wanted=f"schema {SCHEMA_VERSION}",
-                seen=f"schema {found}",
-                where=str(self.folder / "journal.sqlite"),
-                hint="use the opsctl that wrote it, or move the file away",
-            )
-
     def close(self) -> None:
         """Close the database and let go of every run's lock."""
-        with self._lock:
-            self._db.close()
-            for handle in self._lockfiles.values():
-                handle.close()
-            self._lockfiles.clear()
+        super().close()
+        for handle in self._lockfiles.values():
+            handle.close()
+        self._lockfiles.clear()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _write(self, what: str, statement: str, values: tuple[Any, ...]) -> int:
-        strike_point(f"journal {what} before")
-        with self._lock:
-            try:
-                cursor = self._db.execute(statement, values)
-            except sqlite3.Error as error:
-                failed = JournalError(
-                    f"the journal could not record {what}",
-                    seen=str(error),
-                    where=str(self.folder / "journal.sqlite"),
-                    hint="free space on this machine's disk; production is restored all the same",
-                )
-                first, self.failed = self.failed is None, self.failed or failed
-                if first and not getattr(self._forgiving, "here", False):
-                    raise failed from error
-                # The campaign ends for the first failure. The restore that follows must not be stopped by the
-                # same full disk; what can be written once there is space again, is.
-                return 0
-        strike_point(f"journal {what} after")
-        return int(cursor.lastrowid or 0)
-
-    def forgive(self) -> None:
-        """From now on a write of this thread that fails is kept in ``failed``, not raised: a restore goes on."""
-        self._forgiving.here = True
-
-    def query(self, statement: str, *values: Any) -> list[sqlite3.Row]:
-        """Read. Raises JournalError."""
-        with self._lock:
-            try:
-                return self._db.execute(statement, values).fetchall()
-            except sqlite3.Error as error:
-                raise JournalError("the journal cannot be read", seen=str(error), where=str(self.folder)) from error
 
     # -- runs
 
@@ -204,8 +127,18 @@ class Journal:
         """Record that a run goes on: its lock is held by this process."""
         self._write(
             "run reopened",
-            "UPDATE runs SET ended=NULL, outcome='running', exit_code=NULL, reason='' WHERE run=?",
+            "UPDATE runs SET ended=NULL, outcome='running', exit_code=NULL, reason='', interrupted=0, error='',"
+            " error_code=NULL WHERE run=?",
             (run,),
+        )
+        self._write("failures forgotten", "UPDATE hosts SET failure='' WHERE run=?", (run,))
+
+    def run_failure(self, run: str, *, interrupted: bool, error: str, code: int | None) -> None:
+        """Record what ended a run before its time: a person's signal, an error with its own exit code."""
+        self._write(
+            "run failure",
+            "UPDATE runs SET interrupted=?, error=?, error_code=? WHERE run=?",
+            (int(interrupted), redact_value(error), code, run),
         )
 
     # -- hosts
@@ -227,24 +160,96 @@ class Journal:
             (*(_plain(value) for value in columns.values()), run, host),
         )
 
-    # -- phases and steps
+    def fail_host(self, run: str, host: str, failure: str) -> None:
+        """Record why the campaign failed on a host; the first reason stays."""
+        self._write(
+            "host failure",
+            "UPDATE hosts SET failure=? WHERE run=? AND host=? AND failure=''",
+            (redact_value(failure), run, host),
+        )
 
-    def phase(self, run: str, host: str, ordinal: int, *, round_: int, name: str, serve: str) -> None:
-        """Record a phase, pending."""
+    # -- phases
+
+    def phase(
+        self, run: str, host: str, ordinal: int, *, round_: int, name: str, serve: str, todo: bool = True
+    ) -> None:
+        """Record a phase, pending; one that was verified and has nothing to do any more stays so."""
         self._write(
             "phase",
-            "INSERT OR IGNORE INTO phases (run, host, ordinal, round, name, serve, state) VALUES (?,?,?,?,?,?,?)",
-            (run, host, ordinal, round_, name, serve, State.PENDING),
+            "INSERT INTO phases (run, host, ordinal, round, name, serve, state) VALUES (?,?,?,?,?,?,?)"
+            " ON CONFLICT DO UPDATE SET state=excluded.state, reason='', ended=NULL"
+            " WHERE ? OR phases.state<>'verified'",
+            (run, host, ordinal, round_, name, serve, State.PENDING, todo),
         )
 
     def phase_state(self, run: str, host: str, ordinal: int, state: State, reason: str = "") -> None:
         """Move a phase to a state; its start and end times follow from it."""
+        place = (run, host, ordinal)
+        self._check("SELECT state FROM phases WHERE run=? AND host=? AND ordinal=?", place, state)
         stamp = "ended=?" if state.final else "started=COALESCE(started, ?)"
         self._write(
             f"phase {state}",
             f"UPDATE phases SET state=?, reason=?, {stamp} WHERE run=? AND host=? AND ordinal=?",  # noqa: S608 - one of two fixed names
-            (state, redact_value(reason), now(), run, host, ordinal),
+            (state, redact_value(reason), now(), *place),
         )
+
+    def _check(self, statement: str, place: tuple[Any, ...], after: State, *, again: bool = False) -> None:
+        """Raise Defect where a row's state cannot become another; ``again``: what ended is taken up once more."""
+        for row in self.query(statement, *place):
+            moved(State(row["state"]), after, again=again)
+
+    # -- actions
+
+    def plan(self, run: str, host: str, actions: Sequence[Action]) -> int:
+        """Record the actions of a plan, pending, and return the plan's number: 1, and one more for each resume.
+
+        What an earlier plan of the run left pending or running is skipped: the new plan says what became of it.
+        """
+        (row,) = self.query("SELECT COALESCE(MAX(plan), 0) AS last FROM actions WHERE run=? AND host=?", run, host)
+        number = int(row["last"]) + 1
+        self._write(
+            "plan replaced",
+            "UPDATE actions SET state=?, reason=?, ended=COALESCE(ended, ?) WHERE run=? AND host=? AND state IN (?,?)",
+            (State.SKIPPED, "the run was resumed: planned anew", now(), run, host, State.PENDING, State.RUNNING),
+        )
+        rows = ", ".join(["(?,?,?,?,?,?,?,?,?,?)"] * len(actions))
+        values = [
+            (run, host, number, ordinal, action.id, action.kind, action.branch, action.phase,
+             redact_value(action.describe()), State.PENDING)
+            for ordinal, action in enumerate(actions)
+        ]  # fmt: skip
+        self._write(
+            "actions planned",
+            f"INSERT INTO actions (run, host, plan, ordinal, id, kind, branch, phase, sentence, state) VALUES {rows}",  # noqa: S608 - marks
+            tuple(value for row in values for value in row),
+        )
+        return number
+
+    def action_state(
+        self,
+        run: str,
+        host: str,
+        plan: int,
+        ordinal: int,
+        state: State,
+        *,
+        reason: str = "",
+        evidence: Sequence[Evidence] = (),
+        again: bool = False,
+    ) -> None:
+        """Move an action to a state. ``again``: it is in a branch that is repeated, and ended before."""
+        place = (run, host, plan, ordinal)
+        self._check(
+            "SELECT state FROM actions WHERE run=? AND host=? AND plan=? AND ordinal=?", place, state, again=again
+        )
+        stamp = "ended=?" if state.final else "attempts=attempts+1, ended=NULL, started=COALESCE(started, ?)"
+        self._write(
+            f"action {state}",
+            f"UPDATE actions SET state=?, reason=?, evidence=?, {stamp} WHERE run=? AND host=? AND plan=? AND ordinal=?",  # noqa: S608, E501 - one of two fixed names
+            (state, redact_value(reason), _plain(list(evidence)), now(), *place),
+        )
+
+    # -- steps
 
     def step(
         self,
@@ -292,8 +297,12 @@ class Journal:
         *,
         result: StepResult | None = None,
         unit: str | None = None,
+        again: bool = False,
     ) -> None:
-        """Move a step to a state, with its result when it has one."""
+        """Move a step to a state, with its result when it has one. ``again``: what had ended is judged anew."""
+        place = (run, host, ordinal, position)
+        where = "run=? AND host=? AND ordinal=? AND position=?"
+        self._check(f"SELECT state FROM steps WHERE {where}", place, state, again=again)  # noqa: S608 - fixed names
         column = "ended" if state.final else "started"
         stamp = f"{column}=?" if state.final else f"{column}=COALESCE({column}, ?)"
         sets, values = [f"state=?, {stamp}"], [state, now()]
@@ -305,8 +314,8 @@ class Journal:
             values.append(unit)
         self._write(
             f"step {state}",
-            f"UPDATE steps SET {', '.join(sets)} WHERE run=? AND host=? AND ordinal=? AND position=?",  # noqa: S608 - fixed names
-            (*values, run, host, ordinal, position),
+            f"UPDATE steps SET {', '.join(sets)} WHERE {where}",  # noqa: S608 - fixed names
+            (*values, *place),
         )
 
     # -- mutations, loads, holds
@@ -334,6 +343,7 @@ class Journal:
                 f"{action} ended",
                 "UPDATE mutations SET ended=?, outcome=?, detail=? WHERE id=?",
                 (now(), redact_value(outcome), _plain(detail), row),
+                by_row=True,
             )
 
     def unfinished(self, run: str) -> list[sqlite3.Row]:
@@ -343,7 +353,10 @@ class Journal:
     def resolve(self, mutation: int, outcome: str) -> None:
         """Record what looking at the host said of an unfinished mutation."""
         self._write(
-            "mutation resolved", "UPDATE mutations SET ended=?, outcome=? WHERE id=?", (now(), outcome, mutation)
+            "mutation resolved",
+            "UPDATE mutations SET ended=?, outcome=? WHERE id=?",
+            (now(), outcome, mutation),
+            by_row=True,
         )
 
     def begin_load(self, run: str, host: str, *, service: str, unit: str, attempt: int) -> int:
@@ -375,6 +388,7 @@ class Journal:
                 redact_value(outcome),
                 load,
             ),
+            by_row=True,
         )
 
     def hold(self, run: str, host: str, holder: str, role: str) -> None:

@@ -10,14 +10,25 @@ from typing import Any
 from pydantic import BaseModel
 
 from opsctl.errors import JournalError
-from opsctl.record import EventRecord, HoldRecord, LoadRecord, PhaseRecord, ProductionRecord, RunRecord, StepRecord
+from opsctl.record import (
+    ActionRecord,
+    EventRecord,
+    HoldRecord,
+    LoadRecord,
+    PhaseRecord,
+    ProductionRecord,
+    RunRecord,
+    StepRecord,
+)
 from opsctl.results import Evidence, State, StepResult
 from opsctl.runs import durations
 from opsctl.runs.journal import Journal
 
 CONTROLLER_DIED = "controller died"
 LEFT = "left"
-"""The file in a run's folder that says by which signals a person left it at once."""
+"""The outcome of a run that a person left by a second signal, and the file in its folder that says so."""
+WITHOUT_CONTROLLER = frozenset({CONTROLLER_DIED, LEFT})
+"""Outcomes of runs that have no end and no controller: only their hosts know what is so."""
 _REFUSED = {"not fit", "held by someone else"}
 
 
@@ -35,17 +46,16 @@ class RunSummary(BaseModel):
 
 
 def outcome_of(journal: Journal, row: sqlite3.Row) -> str:
-    """Return a run's outcome; one that stands as running without a living controller has died."""
+    """Return a run's outcome; one that stands as running without a controller was left, or its controller died."""
     if row["outcome"] == "running" and not journal.controller_lives(row["run"]):
-        return CONTROLLER_DIED
+        return LEFT if (journal.run_folder(row["run"]) / LEFT).exists() else CONTROLLER_DIED
     return str(row["outcome"])
 
 
 def reason_of(journal: Journal, row: sqlite3.Row) -> str:
     """Return why a run ended as it did; for one without an end, that it was left by hand, where it was."""
-    left = journal.run_folder(row["run"]) / LEFT
-    if row["ended"] is None and outcome_of(journal, row) == CONTROLLER_DIED and left.exists():
-        return left.read_text().strip()
+    if outcome_of(journal, row) == LEFT:
+        return (journal.run_folder(row["run"]) / LEFT).read_text().strip()
     return str(row["reason"])
 
 
@@ -106,7 +116,7 @@ def load_run(journal: Journal, run: str, *, events: bool = True) -> RunRecord:
     row = rows[0]
     hosts = journal.query("SELECT * FROM hosts WHERE run=? ORDER BY host", run)
     outcome = outcome_of(journal, row)
-    last_seen = _last_event(journal, run) if outcome == CONTROLLER_DIED else None
+    last_seen = _last_event(journal, run) if outcome in WITHOUT_CONTROLLER else None
     return RunRecord(
         run=run,
         playbook=row["playbook"],
@@ -120,6 +130,7 @@ def load_run(journal: Journal, run: str, *, events: bool = True) -> RunRecord:
         exit_code=row["exit_code"],
         reason=reason_of(journal, row),
         phases=_phases(journal, run),
+        actions=_actions(journal, run),
         loads=_loads(journal, run),
         holds=_holds(journal, run),
         production=tuple(_production(host, last_seen) for host in hosts),
@@ -130,6 +141,27 @@ def load_run(journal: Journal, run: str, *, events: bool = True) -> RunRecord:
         },
         events=_events(journal, run) if events else (),
         folder=str(journal.run_folder(run)),
+    )
+
+
+def _actions(journal: Journal, run: str) -> tuple[ActionRecord, ...]:
+    return tuple(
+        ActionRecord(
+            host=row["host"],
+            plan=row["plan"],
+            id=row["id"],
+            kind=row["kind"],
+            branch=row["branch"],
+            phase=row["phase"],
+            sentence=row["sentence"],
+            state=State(row["state"]),
+            reason=row["reason"],
+            attempts=row["attempts"],
+            started=row["started"],
+            ended=row["ended"],
+            evidence=tuple(Evidence.model_validate(item) for item in json.loads(row["evidence"])),
+        )
+        for row in journal.query("SELECT * FROM actions WHERE run=? ORDER BY host, plan, ordinal", run)
     )
 
 

@@ -52,7 +52,12 @@ def prunable(runs: Sequence[_Run], *, keep: int, before: datetime | None = None)
     """
     chosen = []
     for summary in runs[keep:]:
-        if summary.ended is None or summary.outcome in {"running", "controller died", "production not verified"}:
+        if summary.ended is None or summary.outcome in {
+            "running",
+            "controller died",
+            "left",
+            "production not verified",
+        }:
             continue
         if before is None or datetime.fromisoformat(summary.ended) < before:
             chosen.append(summary)

@@ -51,11 +51,41 @@ def draw(record: RunRecord, progress: Mapping[str, str], leases: Mapping[str, st
     for production in record.production:
         parts.append(_host_line(production, leases.get(production.host, "")))
         parts.append(_phases([phase for phase in record.phases if phase.host == production.host]))
+        if action := action_at_work(record, production.host):
+            parts.append(action)
         if line := progress.get(production.host):
             parts.append(Text(f"  {line}", style="cyan", overflow="ellipsis", no_wrap=True))
     if record.reason:
         parts.append(Text(record.reason, style="yellow" if record.exit_code in {0, 5} else "red"))
     return Group(*parts)
+
+
+def action_at_work(record: RunRecord, host: str) -> Text | None:
+    """Return the line of the action that a host is at, by its place in the plan; None where it is at none."""
+    last = max((action.plan for action in record.actions if action.host == host), default=0)
+    actions = [action for action in record.actions if action.host == host and action.plan == last]
+    for place, action in enumerate(actions, start=1):
+        if action.state is State.RUNNING:
+            line = Text(f"  action {place} of {len(actions)}: ", style="dim", overflow="ellipsis", no_wrap=True)
+            line.append(action.sentence)
+            line.append(f"  {elapsed(action.started, action.ended)}", style="dim")
+            return line
+    return None
+
+
+def action_table(record: RunRecord) -> Table:
+    """Return every action of a run with its state and, where it is not verified, the reason."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "host", "action", "state", "took", "what"):
+        table.add_column(heading, overflow="fold")
+    for action in record.actions:
+        sign, style = SIGNS[action.state]
+        took = elapsed(action.started, action.ended) if action.ended else ""
+        words = f"{action.sentence} {action.reason}".strip()
+        table.add_row(
+            Text(sign, style=style), action.host, action.id, Text(action.state, style=style), took, Text(words)
+        )
+    return table
 
 
 def production_words(production: ProductionRecord) -> tuple[str, str]:

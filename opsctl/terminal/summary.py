@@ -1,49 +1,60 @@
-"""The last lines that a person reads: what was found, whether production is back, what to type next."""
+"""The summary printed at the end of a run: what was found, whether production is back, what to type next."""
 
 from __future__ import annotations
 
 from opsctl.campaign.reporting import Aftermath
 from opsctl.errors import ExitCode
+from opsctl.record import ProductionRecord, RunRecord
 from opsctl.runs.journal import Journal
 from opsctl.runs.reading import load_run
+from opsctl.runs.verdict import verdict_of
 from opsctl.terminal.run_view import production_words
 
 
-def last_word(journal: Journal, run: str, code: ExitCode, aftermath: Aftermath) -> str:
-    """Return the closing lines of a run. The last one is about production, and is true."""
-    record = load_run(journal, run)
+def last_word(journal: Journal, run: str, aftermath: Aftermath) -> str:
+    """Return the closing lines of a run, from the same evidence as its exit code. The last one is about production."""
+    record, verdict = load_run(journal, run), verdict_of(journal, run)
     lines = [""]
-    if record.reason:
-        lines.append(f"{record.outcome}: {record.reason}")
-        errors = [event for event in record.events if event.event in {"run.failing", "run.ended", "lease.lost"}]
-        for event in errors[:1]:
-            lines.extend(f"  {line}" for line in event.data.get("error", [])[1:])
+    if verdict.reason:
+        lines.append(f"{verdict.outcome}: {verdict.reason}")
+        lines.extend(f"  {line}" for line in _details(record))
     lines += [aftermath.finding, ""] if aftermath.finding else []
     lines += [f"changed: {alarm}" for alarm in aftermath.alarms]
     lines += aftermath.troubles
-    if code is not ExitCode.UNFIT:
-        lines.extend(f"report: {path}" for path in aftermath.written)
-    if code in {ExitCode.UNFIT, ExitCode.HELD}:
+    if verdict.code in {ExitCode.UNFIT, ExitCode.HELD}:
         lines.append("nothing was touched")
         return "\n".join(lines)
-    if code is ExitCode.FAILED and any(production.restored_by == "guard" for production in record.production):
+    lines.extend(f"report: {path}" for path in aftermath.written)
+    if verdict.code is ExitCode.FAILED and any(production.restored_by == "guard" for production in record.production):
         lines.append(f"next: opsctl resume {run}")
-    for production in record.production:
-        words, _ = production_words(production)
-        if production.verified:
+    verified = [production for production in record.production if production.verified]
+    others = [production for production in record.production if not production.verified]
+    for production in verified:
+        lines.append(f"production {production.service} on {production.host}: {production_words(production)[0]}")
+    for production in others:
+        if verdict.code is ExitCode.PRODUCTION_NOT_VERIFIED:
+            lines += _not_verified(record, production)
+        else:
+            words = "was not touched" if production.down_since is None else production_words(production)[0]
             lines.append(f"production {production.service} on {production.host}: {words}")
-        elif code is not ExitCode.PRODUCTION_NOT_VERIFIED:
-            # The code was decided from what was seen; what is missing is its record (a full disk, an early end).
-            back = "is back and verified, which the journal could not record"
-            seen = "was not touched" if production.down_since is None else back
-            lines.append(f"production {production.service} on {production.host}: {seen}")
-    if code is ExitCode.PRODUCTION_NOT_VERIFIED:
-        unverified = [production for production in record.production if not production.verified]
-        for production in unverified:
-            said = [
-                e for e in record.events if e.event in {"restore.ended", "lease.lost"} and e.host == production.host
-            ]
-            seen = said[-1].message if said else "nothing could be seen of it"
-            lines.append(f"PRODUCTION NOT VERIFIED: {production.service} on {production.host}: {seen}")
-            lines.append(f"  next: opsctl rollback {production.host}     (the armed guard goes on trying meanwhile)")
     return "\n".join(lines)
+
+
+def _details(record: RunRecord) -> list[str]:
+    """Return the lines of the error that ended the run; else of the first that a host met in this controller's time."""
+    ended = [event.data.get("error", []) for event in record.events if event.event == "run.ended"]
+    if ended and ended[-1]:
+        return [str(line) for line in ended[-1]]
+    begun = max((place for place, event in enumerate(record.events) if event.event == "run.begun"), default=0)
+    met = (event for event in record.events[begun:] if event.event in {"run.failing", "lease.lost"})
+    return [str(line) for event in met for line in event.data.get("error", [])[1:]][:12]
+
+
+def _not_verified(record: RunRecord, production: ProductionRecord) -> list[str]:
+    told = {"restore.ended", "lease.lost"}
+    said = [event for event in record.events if event.event in told and event.host == production.host]
+    seen = said[-1].message if said else production_words(production)[0]
+    return [
+        f"PRODUCTION NOT VERIFIED: {production.service} on {production.host}: {seen}",
+        f"  next: opsctl rollback {production.host}     (the armed guard goes on trying meanwhile)",
+    ]

@@ -139,6 +139,13 @@ class Running:
             time.sleep(0.02)
         raise AssertionError(f"no {name}: {self.events.read_text()[-2000:]} {self.errors.read_text()}")
 
+    def await_error(self, words: str, seconds: float = 30) -> None:
+        """Wait until something is said on standard error."""
+        end = time.monotonic() + seconds
+        while words not in self.errors.read_text():
+            assert time.monotonic() < end, f"no {words!r}: {self.errors.read_text()}"
+            time.sleep(0.02)
+
     def wait(self, seconds: float = 100) -> Ran:
         code = self.process.wait(seconds)
         return Ran(code, self.events.read_text(), self.errors.read_text())

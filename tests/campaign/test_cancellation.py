@@ -52,3 +52,30 @@ def test_a_second_signal_leaves_at_once_and_says_when_the_guard_acts() -> None:
     assert done.returncode == ExitCode.PRODUCTION_NOT_VERIFIED
     assert "the guard acts in 42 s" in done.stderr
     assert done.stdout == "left by SIGTERM\n"
+
+
+CLOSED = """
+import os, signal
+from opsctl.campaign.cancellation import Cancellation, listening_for_signals
+cancellation = Cancellation()
+with listening_for_signals(cancellation, lambda: "", lambda _: None):
+    os.close(2)
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert cancellation.wait(5)
+print("the run goes on to its restore")
+"""
+
+
+def test_a_terminal_that_is_gone_does_not_end_the_run() -> None:
+    done = subprocess.run([sys.executable, "-c", CLOSED], capture_output=True, text=True, check=False, timeout=20)
+    assert (done.returncode, done.stdout) == (0, "the run goes on to its restore\n")
+
+
+def test_a_signal_that_was_ignored_when_we_were_started_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with listening_for_signals(Cancellation(), lambda: "", lambda _: None) as _:
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -55,6 +55,22 @@ def test_a_campaign_swaps_measures_and_brings_production_back(desk: Desk, servin
     assert production["evidence"]
 
 
+def test_what_runs_is_what_was_printed(desk: Desk) -> None:
+    [printed] = json.loads(desk.opsctl("plan", "small.yml", "--json").out)["hosts"]
+    assert desk.run().code == 0
+    kept = desk.status()["actions"]
+    assert [(one["id"], one["branch"], one["sentence"]) for one in kept] == [
+        (one["id"], one["branch"], one["does"]) for one in printed["actions"]
+    ]
+    executed = [one for one in kept if one["branch"] == "main"]
+    assert {one["state"] for one in executed} == {"verified"}
+    assert all(one["evidence"] for one in executed)
+    assert [one["started"] for one in executed] == sorted(one["started"] for one in executed)
+    assert {one["state"] for one in kept if one["branch"] != "main"} == {"skipped"}
+    shown = desk.opsctl("status", "--actions")
+    assert all(one["id"] in shown.out for one in executed)
+
+
 def test_what_a_stage_left_is_fetched_whole_and_its_figures_are_kept(desk: Desk) -> None:
     desk.playbook["phases"] = desk.playbook["phases"][:1]
     done = desk.run()

@@ -1,23 +1,24 @@
 from __future__ import annotations
 
-from pathlib import Path
-
-from opsctl.campaign.steps import PlannedStep, so_far
+from opsctl.campaign.steps import so_far
+from opsctl.plan.actions import Measure
+from opsctl.plan.planner import step_slug
 from opsctl.playbook.models import HostEntry
 from opsctl.results import Cell, State, StepResult
 from opsctl.stages.base import StageContext
 
 CELLS = tuple(Cell(id=name) for name in ("a", "b", "c"))
-STEP = PlannedStep(
+STEP = Measure(
     id="away/bench",
-    ordinal=2,
-    position=1,
+    phase=2,
+    step="away/bench",
     stage="gemm",
+    name="gemm",
+    position=1,
     options=None,
     context=StageContext(run="r", step="away/bench", host_name="kimi", host=HostEntry(), folder="/f"),
-    cells=CELLS,
-    collect_into=Path("/run"),
     hash="0123456789",
+    cells=CELLS,
 )
 
 
@@ -34,7 +35,7 @@ def test_a_step_at_work_shows_what_was_measured_and_verifies_nothing() -> None:
 
 def test_names_from_which_a_resumed_controller_finds_a_step_again() -> None:
     assert STEP.unit == "opsctl-r-p2s1-012345.service"
-    assert STEP.folder == Path("/run/away_bench")
+    assert step_slug(STEP.step) == "away_bench"
 
 
 def test_what_does_not_apply_is_not_missing() -> None:

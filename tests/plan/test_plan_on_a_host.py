@@ -46,7 +46,7 @@ def test_a_plan_sees_the_host_and_changes_nothing(standin_host: LabHost, invento
     assert host["found"][1:] == ["GPUs: 2", "lease: nobody"]
     assert host["stops"] == []
     assert told["loads"] == 2
-    steps = [action for action in host["actions"] if action["action"] == "run-step"]
+    steps = [action for action in host["actions"] if action["action"] == "measure"]
     assert all(step["cells"] for step in steps)
     assert "load of vllm-kimi-k25-int4" in host["downtime"]["unknown"]
 
@@ -55,7 +55,7 @@ def test_production_that_is_down_would_be_refused(standin_host: LabHost, invento
     standin_host.systemctl("stop", "vllm-kimi-k25-int4.service")
     result = plan(inventory)
     assert result.exit_code == 2
-    assert "a run would be refused now: production vllm-kimi-k25-int4 is down (exit 2)" in result.stdout
+    assert "a run would be refused now: production vllm-kimi-k25-int4 was not serving before" in result.stdout
     again = plan(inventory, "--if-down", "restore")
     assert again.exit_code == 0, again.output
     assert "a run would be refused" not in again.stdout
@@ -67,4 +67,4 @@ def test_a_unit_that_the_host_does_not_have(inventory: Path) -> None:
     )
     result = plan(inventory)
     assert result.exit_code == 2
-    assert "the host has no unit nope.service" in result.output
+    assert "has no unit nope.service" in result.output

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from opsctl.errors import StageError
+from opsctl.errors import HostHeld, PreflightStop, StageError
 from opsctl.plan import Estimate, HostFacts, HostPlan, IfDown, Seen, document, lines_of, plan
-from opsctl.plan.actions import AwaitReady, Restore, RunStep, Stop, TakeOut
+from opsctl.plan.actions import AwaitReady, Branch, Measure, Start, Stop, TrafficOut
+from opsctl.plan.facts import Resumed
 from opsctl.plan.planner import cells_by_stage
 from opsctl.playbook.hashing import content_hash
 from opsctl.playbook.inventory import LoadedInventory, load_inventory
@@ -41,7 +44,7 @@ FOUND = HostFacts(
     loads=LOADS,
     stops=STOPS,
     steps={content_hash(STEP): Estimate(60.0, 0.0, 3)},
-    dependents={"prod": ()},
+    dependents=(),
     gpus=8,
     python="3.12",
     holder="",
@@ -81,54 +84,57 @@ def planned(
 
 
 def kinds(host: HostPlan) -> str:
-    """Return the actions as words, a service in brackets."""
+    """Return the actions of the main branch as words, a service or phase in brackets; without those of the lease."""
     words = []
-    for action in host.actions:
-        about = getattr(action, "service", "") or getattr(action, "step", "").split("/")[0]
+    for action in host.main:
+        service = getattr(action, "service", None)
+        about = service.name if service else getattr(action, "step", "").split("/")[0]
         words.append(f"{action.kind}({about})" if about else action.kind)
-    return " ".join(words)
+    assert words[:2] == ["install-guard", "arm"]
+    assert words[-1] == "release"
+    return " ".join(words[2:-1])
 
 
-SWAP_BACK = "restore(prod) verify(prod)"
+SWAP_BACK = "clear(prod) gate start(prod) await-ready(prod)"
+UP_V = "start(v) await-ready(v)"
 
 
 @pytest.mark.parametrize(
     ("serves", "actions", "loads"),
     [
-        (["prod"], "arm run-step(p1) verify(prod) release", 0),
-        (["prod", "prod"], "arm run-step(p1) run-step(p2) verify(prod) release", 0),
-        (["nothing"], f"arm stop(prod) gate run-step(p1) {SWAP_BACK} release", 1),
+        (["prod"], "verify(prod) measure(p1) verify(prod)", 0),
+        (["prod", "prod"], "verify(prod) measure(p1) verify(prod) measure(p2) verify(prod)", 0),
+        (["nothing"], f"stop(prod) gate measure(p1) {SWAP_BACK}", 1),
         (
             ["nothing", "nothing", "v"],
             (
-                "arm stop(prod) gate run-step(p1) run-step(p2) install-variant(v) start(v) await-ready(v) run-step(p3) "
-                f"stop(v) gate {SWAP_BACK} remove-variant(v) release"
+                "install-variant(v) stop(prod) gate measure(p1) measure(p2) "
+                f"{UP_V} measure(p3) {SWAP_BACK} remove-variant(v)"
             ),
             2,
         ),
         (
             ["v", "v"],
             (
-                "arm stop(prod) gate install-variant(v) start(v) await-ready(v) run-step(p1) run-step(p2) "
-                f"stop(v) gate {SWAP_BACK} remove-variant(v) release"
+                f"install-variant(v) stop(prod) gate {UP_V} measure(p1) verify(v) measure(p2) "
+                f"{SWAP_BACK} remove-variant(v)"
             ),
             2,
         ),
         (
             ["v", "prod"],
             (
-                "arm stop(prod) gate install-variant(v) start(v) await-ready(v) run-step(p1) "
-                "stop(v) gate start(prod) await-ready(prod) run-step(p2) verify(prod) remove-variant(v) release"
+                f"install-variant(v) stop(prod) gate {UP_V} measure(p1) "
+                "stop(v) gate start(prod) await-ready(prod) measure(p2) verify(prod) remove-variant(v)"
             ),
             2,
         ),
         (
             ["v", "w", "v"],
             (
-                "arm stop(prod) gate install-variant(v) start(v) await-ready(v) run-step(p1) "
-                "stop(v) gate install-variant(w) start(w) await-ready(w) run-step(p2) "
-                "stop(w) gate start(v) await-ready(v) run-step(p3) "
-                f"stop(v) gate {SWAP_BACK} remove-variant(v) remove-variant(w) release"
+                f"install-variant(v) install-variant(w) stop(prod) gate {UP_V} measure(p1) "
+                "stop(v) gate start(w) await-ready(w) measure(p2) "
+                f"stop(w) gate {UP_V} measure(p3) {SWAP_BACK} remove-variant(v) remove-variant(w)"
             ),
             4,
         ),
@@ -145,18 +151,18 @@ def test_traffic_leaves_once_before_production_stops_and_comes_back_after_it_is_
     text = INVENTORY.replace("model: kimi", "model: kimi\n    traffic: {out: [lb, 'a b'], in: [lb, in]}")
     (host,) = planned(tmp_path, "nothing", "prod", "nothing", inventory=text).hosts
     words = kinds(host)
-    assert words.count("take-out") == 1
-    assert words.index("take-out(prod)") < words.index("stop(prod)")
-    assert words.endswith("restore(prod) verify(prod) put-in(prod) release")
-    (taken,) = [action for action in host.actions if isinstance(action, TakeOut)]
-    assert taken.argv == ("lb", "a b")
+    assert words.count("traffic-out") == 1
+    assert words.index("traffic-out(prod)") < words.index("stop(prod)")
+    assert words.endswith("await-ready(prod) traffic-in(prod)")
+    assert words.count("traffic-in") == 1
+    assert {action.service.traffic.out for action in host.main if isinstance(action, TrafficOut)} == {("lb", "a b")}
     assert any("leaves the load balancer first, and is put back once it is verified" in one for one in host.notices)
     shown = [line.text for line in lines_of(planned(tmp_path, "nothing", inventory=text))]
-    assert any("take out" in line and "lb 'a b'" in line for line in shown)
+    assert any("out of the load balancer: lb 'a b';" in line for line in shown)
     # Production that never stops keeps its traffic.
     (kept,) = planned(tmp_path, "prod", inventory=text).hosts
-    assert "take-out" not in kinds(kept)
-    assert "put-in" not in kinds(kept)
+    assert "traffic-out" not in kinds(kept)
+    assert "traffic-in" not in kinds(kept)
 
 
 def test_rounds_repeat_the_phases_in_turn_with_ids_of_their_own(tmp_path: Path) -> None:
@@ -203,8 +209,8 @@ def test_downtime_is_the_sum_of_what_was_measured(tmp_path: Path) -> None:
     facts = FOUND
     made = planned(tmp_path, "nothing", facts=facts, cells_of=two_cells)
     downtime = made.hosts[0].downtime
-    options = next(action for action in made.hosts[0].actions if isinstance(action, RunStep))
-    assert options.expected is None  # device: cpu is another step than the one that was measured
+    options = next(action for action in made.hosts[0].actions if isinstance(action, Measure))
+    assert options.forecast is None  # device: cpu is another step than the one that was measured
     assert downtime is not None
     assert downtime.expected is None
     assert downtime.unknown == ("step p1/1-gemm",)
@@ -218,8 +224,8 @@ def test_downtime_is_the_sum_of_what_was_measured(tmp_path: Path) -> None:
     assert downtime.expected.seconds == pytest.approx(1440)
     assert downtime.expected.spread == pytest.approx((4**2 + 4**2 + 4**2 + 3**2) ** 0.5)
     assert downtime.expected.samples == 1
-    # drain 10 + stop 60 + gate 30, step 3600, load 2 × 1800, step 3600, stop 70 + gate 30, load 1800
-    assert downtime.most == 100 + 3600 + 3600 + 3600 + 100 + 1800
+    # drain 10 + stop 60 + gate 30, step 3600, load 2 × 1800, step 3600, stop 60 + gate 30, load 1800
+    assert downtime.most == 100 + 3600 + 3600 + 3600 + 90 + 1800
 
 
 def test_downtime_does_not_count_while_production_serves_in_between(tmp_path: Path) -> None:
@@ -258,7 +264,7 @@ def test_what_is_unknown_is_shown_as_unknown(tmp_path: Path) -> None:
     assert downtime.expected is None
     assert {"stop of prod.service", "load of v", "load of prod"} < set(downtime.unknown)
     assert any("an unknown time" in notice for notice in host.notices)
-    assert host.stops == ()
+    assert host.refusals == ()
 
 
 def test_cells_that_cannot_be_known_yet_say_why(tmp_path: Path) -> None:
@@ -269,7 +275,8 @@ def test_cells_that_cannot_be_known_yet_say_why(tmp_path: Path) -> None:
     (step,) = made.hosts[0].steps
     assert step.cells is None
     assert any("cells unknown: the served model's config.json" in line.text for line in lines_of(made))
-    assert document(made)["hosts"][0]["actions"][3]["cells"] is None
+    measured = [one for one in document(made)["hosts"][0]["actions"] if one["action"] == "measure"]
+    assert measured[0]["cells"] is None
 
 
 def test_a_stage_sees_the_service_with_what_it_inherits(tmp_path: Path) -> None:
@@ -279,7 +286,7 @@ def test_a_stage_sees_the_service_with_what_it_inherits(tmp_path: Path) -> None:
         contexts.append(context)
         return two_cells(step, context)
 
-    facts = HostFacts("g1", model_config={"prod": {"hidden_size": 7168}}, engine_versions={"prod": "0.16.0"})
+    facts = HostFacts("g1", model_config={"hidden_size": 7168}, engine_version="0.16.0")
     planned(tmp_path, "v", "nothing", facts=facts, cells_of=note)
     served, alone = contexts
     assert served.service is not None
@@ -295,57 +302,116 @@ def test_a_stage_sees_the_service_with_what_it_inherits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("if_down", "actions"),
     [
-        ("restore", "arm run-step(p1) restore(prod) verify(prod) release"),
-        ("leave", "arm run-step(p1) leave-down(prod) release"),
+        ("restore", f"measure(p1) {SWAP_BACK}"),
+        ("leave", "measure(p1) clear(prod) gate leave-down(prod)"),
     ],
 )
 def test_production_found_down(tmp_path: Path, if_down: IfDown, actions: str) -> None:
     facts = HostFacts("g1", services={"prod": Seen.DOWN})
     (host,) = planned(tmp_path, "nothing", facts=facts, if_down=if_down).hosts
     assert kinds(host) == actions
-    assert host.stops == ()
-    (refused,) = planned(tmp_path, "nothing", facts=facts).hosts
-    assert refused.stops == ("production prod is down (exit 2); mend it, or say --if-down restore or --if-down leave",)
+    assert host.restores is (if_down == "restore")
+    assert {action.branch for action in host.restore} == {Branch.RESTORE}
 
 
 def test_production_that_is_left_down_is_stopped_again_where_a_phase_served_it(tmp_path: Path) -> None:
     facts = HostFacts("g1", services={"prod": Seen.DOWN})
     (host,) = planned(tmp_path, "prod", facts=facts, if_down="leave").hosts
-    assert kinds(host) == ("arm start(prod) await-ready(prod) run-step(p1) stop(prod) gate leave-down(prod) release")
+    assert kinds(host) == "start(prod) await-ready(prod) measure(p1) clear(prod) gate leave-down(prod)"
+
+
+def test_what_the_preflight_refuses_is_refused_by_the_plan_with_its_exit_code(tmp_path: Path) -> None:
+    held = HostHeld("g1 is held by ann@laptop", seen="held since 02:10", hint="wait")
+    made = planned(tmp_path, "v", facts=HostFacts("g1", refusals=(held, PreflightStop("no space"))))
+    shown = [line.text for line in lines_of(made)]
+    assert "  a run would be refused now: g1 is held by ann@laptop: held since 02:10 (exit 4); wait" in shown
+    assert document(made)["hosts"][0]["stops"][1] == "no space (exit 2)"
+
+
+def test_cells_that_a_stage_cannot_plan_are_unknown_offline_and_a_refusal_on_a_host(tmp_path: Path) -> None:
+    def refuse(_step: Step, _context: StageContext) -> tuple[Cell, ...]:
+        raise StageError("no config")
+
+    assert planned(tmp_path, "v", facts=None, cells_of=refuse).hosts[0].refusals == ()
+    assert [str(error) for error in planned(tmp_path, "v", cells_of=refuse).hosts[0].refusals] == ["no config"]
+
+
+def test_every_action_has_an_id_of_its_own_and_says_what_it_needs_does_and_proves(tmp_path: Path) -> None:
+    made = planned(tmp_path, "v", "w", "nothing", "prod", "v", more="rounds: {count: 2}\n")
+    actions = made.hosts[0].actions
+    assert len({action.id for action in actions}) == len(actions)
+    for action in actions:
+        assert action.needs
+        assert action.proof
+        assert action.describe().endswith(".")
+
+
+def test_a_load_is_tried_again_by_a_branch_of_the_plan(tmp_path: Path) -> None:
+    (host,) = planned(tmp_path, "v", more="load: {attempts: 3}\n").hosts
+    retried = [action.id for action in host.actions if action.branch is Branch.RETRY]
+    assert retried == ["p1/retry/stop", "p1/retry/gate", "p1/retry/start", "p1/retry/await-ready"]
+    (once,) = planned(tmp_path, "v", more="load: {attempts: 1}\n").hosts
+    assert not [action for action in once.actions if action.branch is Branch.RETRY]
+
+
+# -- a run that is resumed
+
+
+def after(folder: Path, serves: list[str], count: int) -> HostFacts:
+    """Return what a host looks like once the first ``count`` actions of a plan are verified and the controller died."""
+    (host,) = planned(folder, *serves).hosts
+    done, units = set(), {"prod": "active", "v": "not-found", "w": "not-found"}
+    for action in host.main[:count]:
+        if isinstance(action, Measure):
+            done.add((action.step, action.hash))
+        elif isinstance(action, Stop):
+            units[action.service.name] = "inactive"
+        elif isinstance(action, Start | AwaitReady):
+            units[action.service.name] = "active"
+    loading = isinstance(host.main[count - 1], Start)
+    seen = {name: Seen.DOWN if state != "active" else Seen.SERVING for name, state in units.items()}
+    if loading:
+        seen[host.main[count - 1].service.name] = Seen.LOADING
+    resumed = Resumed(as_found="serving", token=7, done=frozenset(done))
+    return replace(FOUND, services=seen, units=units, resumed=resumed)
+
+
+@pytest.mark.parametrize("serves", [["prod", "nothing", "v", "prod"], ["v", "w", "nothing"], ["nothing"], ["v", "v"]])
+def test_a_resumed_run_goes_on_with_the_first_action_that_is_not_verified(tmp_path: Path, serves: list[str]) -> None:
+    (whole,) = planned(tmp_path, *serves).hosts
+    first = 2 + sum(action.kind == "install-variant" for action in whole.main)
+    last = max(place for place, action in enumerate(whole.main) if isinstance(action, Measure))
+    for count in range(first, last + 1):
+        (host,) = planned(tmp_path, *serves, facts=after(tmp_path, serves, count)).hosts
+        ids = [action.id for action in host.main if action.phase is not None]
+        rest = [action.id for action in whole.main[count:] if action.phase is not None]
+        again = len(ids) - len(rest)
+        # What cannot be known by looking is done again: a gate, a start that finds its unit running, a verification.
+        assert ids[again:] == rest, (count, ids, rest)
+        assert all(re.search(r"/(gate|start|verify)$", id_) for id_ in ids[:again]), ids[:again]
+        assert host.main[0].kind == "take-over"
+
+
+def test_a_stage_that_still_runs_is_attached_to_and_one_that_is_not_wanted_is_stopped(tmp_path: Path) -> None:
+    (whole,) = planned(tmp_path, "nothing", "v").hosts
+    resumed = Resumed(as_found="serving", token=7, stages=(whole.steps[0].unit, "opsctl-RUN-p9s9-aaaaaa.service"))
+    facts = replace(FOUND, units={"prod": "inactive", "v": "not-found"}, resumed=resumed)
+    (host,) = planned(tmp_path, "nothing", "v", facts=facts).hosts
+    assert [action.id for action in host.phases[0].actions] == ["p1/1-gemm"], "no gate: the stage holds the GPUs"
+    assert [action.kind for action in host.setup] == ["take-over", "stop-stage", "install-variant"]
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        (HostFacts("g1", holder="ann@laptop since 02:10"), "the host is held by ann@laptop since 02:10 (exit 4)"),
-        (HostFacts("g1", units={"prod": "not-found"}), "the host has no unit prod.service (service prod; exit 2)"),
-        (HostFacts("g1", python=""), "the inventory's `python` does not start on the host (exit 2)"),
-        (HostFacts("g1", services={"prod": Seen.LOADING}), "production prod is loading (exit 2)"),
-    ],
+    ("as_found", "now", "restores"),
+    [("serving", "inactive", True), ("down", "inactive", False), ("down", "active", True)],
 )
-def test_why_a_run_would_be_refused(tmp_path: Path, facts: HostFacts, said: str) -> None:
-    made = planned(tmp_path, "v", facts=facts)
-    assert any(said in stop for stop in made.hosts[0].stops)
-    assert any("a run would be refused now" in line.text for line in lines_of(made))
-
-
-def test_a_variant_that_is_not_there_yet_is_no_reason_to_refuse(tmp_path: Path) -> None:
-    assert planned(tmp_path, "v", facts=HostFacts("g1", units={"v": "not-found"})).hosts[0].stops == ()
-
-
-def test_several_productions_are_all_taken_down_and_all_brought_back(tmp_path: Path) -> None:
-    text = INVENTORY.replace("g1: {}", "g1: {production: [prod, q]}").replace("g2: {}", "g2: {production: [prod]}")
-    text += "  q: {url: 'http://127.0.0.1:8001', model: other}\n"
-    (host,) = planned(tmp_path, "q", "v", "q", inventory=text).hosts
-    assert kinds(host) == (
-        "arm run-step(p1) stop(prod) stop(q) gate install-variant(v) start(v) await-ready(v) run-step(p2) "
-        "stop(v) gate start(q) await-ready(q) run-step(p3) restore(prod) verify(prod) verify(q) "
-        "remove-variant(v) release"
-    )
-    # One of two serves again from phase 3 on; the other is missing until the end.
-    assert host.downtime is not None
-    assert set(host.downtime.unknown) == {"stop of q.service", "load of q", "step p2/1-gemm", "step p3/1-gemm"}
-    assert host.downtime.measured.seconds == 10 + 700 + 10 + 600
+def test_what_must_be_restored_is_worked_out_again_by_a_resume(
+    tmp_path: Path, as_found: str, now: str, *, restores: bool
+) -> None:
+    seen = {"prod": Seen.SERVING if now == "active" else Seen.DOWN}
+    facts = replace(FOUND, units={"prod": now}, services=seen, resumed=Resumed(as_found=as_found))
+    (host,) = planned(tmp_path, "nothing", facts=facts, if_down="leave").hosts
+    assert host.restores is restores
 
 
 def test_hosts_are_planned_in_the_order_in_which_they_are_armed(tmp_path: Path) -> None:
@@ -361,7 +427,7 @@ def test_the_document_is_json_and_holds_every_action(tmp_path: Path) -> None:
     assert told.keys() == {"playbook", "description", "loads", "hosts", "saving", "notes"}
     (host,) = told["hosts"]
     assert [action["action"] for action in host["actions"]] == [action.kind for action in made.hosts[0].actions]
-    step = next(action for action in host["actions"] if action["action"] == "run-step")
+    step = next(action for action in host["actions"] if action["action"] == "measure")
     assert [cell["id"] for cell in step["cells"]] == ["M=1", "M=2"]
     awaited = next(action for action in host["actions"] if action["action"] == "await-ready")
     assert awaited["expected"] == {"seconds": 700.0, "spread": 4.0, "samples": 2}
@@ -373,12 +439,9 @@ def test_the_picture_counts_and_names_everything(tmp_path: Path) -> None:
     assert "g1: 3 steps, 6 cells, 2 weight loads" in shown
     assert "about 11m 40s ± 4.0 s (n=2)" in shown
     assert "2 cells (M=1 … M=2)" in shown
-    assert shown.count("\n                   M=1") == 3
+    assert shown.count("\n         M=1") == 3
     for action in made.hosts[0].actions:
-        if isinstance(action, Stop | Restore):
-            assert action.unit in shown
-        if isinstance(action, AwaitReady):
-            assert action.service in shown
+        assert action.describe()[:-1] in shown
 
 
 def test_estimates_say_their_spread() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -185,3 +186,102 @@ def test_the_list_of_runs_tells_how_each_ended(desk: Desk) -> None:
     assert run["run"] in desk.opsctl("runs").out
     nothing = desk.opsctl("resume", run["run"])
     assert "nothing to resume" in nothing.err
+
+
+ONCE = "test -e {mark} && exit 0; touch {mark}; exec sleep 300"
+
+
+def test_resume_goes_on_after_the_guard_ended_a_stage_and_restored_production(
+    desk: Desk, serving_host: LabHost, tmp_path: Path
+) -> None:
+    desk.playbook["lease"] = {"ttl": "15s"}
+    step = {"argv": ["/bin/sh", "-c", ONCE.format(mark=f"/run/{tmp_path.name}")]}
+    desk.playbook["phases"][1]["steps"] = [{"command": step}]
+    running = desk.start_run()
+    running.await_event("step.progress", phase="alone")
+    running.process.send_signal(signal.SIGKILL)
+    running.process.wait(10)
+    await_answer(serving_host, 90)
+
+    resumed = desk.opsctl("resume", "--json")
+
+    assert resumed.code == 0, resumed.out[-3000:] + resumed.err
+    record = desk.status()
+    assert [step["state"] for phase in record["phases"] for step in phase["steps"]] == ["verified"] * 3
+    assert answers(serving_host, Standin())
+    plans = {action["plan"] for action in record["actions"]}
+    assert plans == {1, 2}
+    second = [action for action in record["actions"] if action["plan"] == 2 and action["branch"] == "main"]
+    assert [action["state"] for action in second] == ["verified"] * len(second)
+    assert "baseline/1-command" not in {action["id"] for action in second}, "what is verified is not planned again"
+
+
+def test_resume_takes_up_a_variant_that_serves_and_its_stage(desk: Desk, serving_host: LabHost) -> None:
+    desk.playbook["phases"][2]["steps"] = [SLEEP, {"command": {"argv": ["/bin/true"]}}]
+    running = desk.start_run()
+    running.await_event("step.progress", phase="variant")
+    running.process.send_signal(signal.SIGKILL)
+    running.process.wait(10)
+    resumed = desk.opsctl("resume", "--json")
+    assert resumed.code == 0, resumed.out[-3000:] + resumed.err
+    record = desk.status()
+    assert len([load for load in record["loads"] if load["service"] != PRODUCTION]) == 1, (
+        "the variant was not loaded anew"
+    )
+    assert answers(serving_host, Standin())
+
+
+def test_resume_restores_production_that_served_whatever_if_down_says(desk: Desk, serving_host: LabHost) -> None:
+    desk.playbook["phases"][1]["steps"] = [SLEEP]
+    running = desk.start_run("--if-down", "leave")
+    running.await_event("step.progress", phase="alone")
+    running.process.send_signal(signal.SIGKILL)
+    running.process.wait(10)
+    resumed = desk.opsctl("resume", "--json")
+    assert resumed.code == 0, resumed.out[-3000:] + resumed.err
+    assert answers(serving_host, Standin())
+
+
+def test_resume_with_a_broken_playbook_says_that_production_is_down(desk: Desk, serving_host: LabHost) -> None:
+    run = killed_while_production_is_down(desk)
+    whole = json.dumps(desk.playbook)
+    desk.playbook["phases"][0]["serves"] = "x"
+    resumed = desk.opsctl("resume", run)
+    assert resumed.code == 3, resumed.out + resumed.err
+    assert "small.yml:" in resumed.out + resumed.err
+    assert "nothing was touched" not in resumed.out
+    assert resumed.out.strip().splitlines()[-2].startswith("PRODUCTION NOT VERIFIED")
+    assert desk.status()["outcome"] == "production not verified"
+    desk.playbook = json.loads(whole)
+    assert desk.opsctl("resume", run, "--json").code == 0
+    assert answers(serving_host, Standin())
+
+
+def test_a_run_that_a_person_left_is_not_one_whose_controller_died(desk: Desk, serving_host: LabHost) -> None:
+    desk.playbook["phases"][1]["steps"] = [SLEEP]
+    running = desk.start_run()
+    running.await_event("step.progress", phase="alone")
+    running.process.send_signal(signal.SIGINT)
+    running.await_error("SIGINT: stopping")
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(10) == 3
+    record = desk.status()
+    assert record["outcome"] == "left"
+    assert "left at once" in record["reason"]
+    assert record["now"][serving_host.name]["seen"]
+    assert "left at once" in desk.opsctl("status").out
+    resumed = desk.opsctl("resume", "--json")
+    assert resumed.code == 0, resumed.out[-3000:] + resumed.err
+    assert answers(serving_host, Standin())
+
+
+def test_rollback_whose_reader_goes_away_ends_as_production_does(desk: Desk, serving_host: LabHost) -> None:
+    serving_host.systemctl("stop", f"{PRODUCTION}.service")
+    desk.write()
+    script = '"$@" 2>&1 | head -n 1; exit "${PIPESTATUS[0]}"'
+    done = subprocess.run(
+        ["bash", "-c", script, "sh", *desk.argv("rollback", serving_host.name)],
+        cwd=desk.folder, env=desk.environment(), capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert answers(serving_host, Standin()), "exit 0 says that production serves"

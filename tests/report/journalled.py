@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from opsctl.record import RunRecord
-from opsctl.results import StepResult
+from opsctl.results import State, StepResult
 from opsctl.runs.journal import Journal
 
 
@@ -55,8 +55,14 @@ def store(record: RunRecord, state_folder: Path) -> None:
                     hash_="",
                     planned=StepResult(stage=step.stage, state=step.state),
                 )
-                journal.step_state(*where, position, step.state, result=step.result)
-            journal.phase_state(*where, phase.state, phase.reason)
+                if step.state not in {State.PENDING, State.SKIPPED}:
+                    journal.step_state(*where, position, State.RUNNING)
+                if step.state is not State.PENDING:
+                    journal.step_state(*where, position, step.state, result=step.result)
+            if phase.state not in {State.PENDING, State.SKIPPED}:
+                journal.phase_state(*where, State.RUNNING)
+            if phase.state is not State.PENDING:
+                journal.phase_state(*where, phase.state, phase.reason)
         for service, lines in record.variants.items():
             journal.variant(record.run, service, lines)
         journal.end_run(record.run, outcome=record.outcome, exit_code=record.exit_code or 0, reason=record.reason)

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import JournalError
+from opsctl.errors import Defect, JournalError
 from opsctl.results import Cell, Evidence, State, StepResult
 from opsctl.runs.journal import Journal
 from opsctl.runs.reading import CONTROLLER_DIED, find_run, list_runs, load_run
+from opsctl.runs.schema import SCHEMA_VERSION
 from opsctl.stages.command import Command
 
 RUN = "20261201-024500-ab12"
@@ -98,6 +99,7 @@ def test_planning_again_keeps_what_is_verified_and_unchanged(journal: Journal) -
     journal.phase(RUN, "kimi", 0, round_=1, name="x", serve="nothing")
     add_step(journal)
     verified = planned().model_copy(update={"state": State.VERIFIED})
+    journal.step_state(RUN, "kimi", 0, 0, State.RUNNING)
     journal.step_state(RUN, "kimi", 0, 0, State.VERIFIED, result=verified)
     add_step(journal)
     assert load_run(journal, RUN).phases[0].steps[0].state is State.VERIFIED
@@ -244,3 +246,61 @@ def test_a_restore_is_not_stopped_by_a_disk_that_fills_up_during_it(tmp_path: Pa
         with pytest.raises(JournalError, match="could not record event"):
             for number in range(2000):
                 journal.event("r", "t", f"e{number}", host="h", phase="", step="", message="x" * 500, data={})
+
+
+def test_states_follow_each_other_or_raise(journal: Journal) -> None:
+    begin(journal)
+    journal.phase(RUN, "kimi", 0, round_=1, name="x", serve="nothing")
+    add_step(journal)
+    with pytest.raises(Defect, match="pending cannot become verified"):
+        journal.step_state(RUN, "kimi", 0, 0, State.VERIFIED)
+    with pytest.raises(Defect, match="pending cannot become failed"):
+        journal.phase_state(RUN, "kimi", 0, State.FAILED)
+    journal.step_state(RUN, "kimi", 0, 0, State.RUNNING)
+    journal.step_state(RUN, "kimi", 0, 0, State.FAILED)
+    with pytest.raises(Defect, match="failed cannot become verified"):
+        journal.step_state(RUN, "kimi", 0, 0, State.VERIFIED)
+    journal.step_state(RUN, "kimi", 0, 0, State.VERIFIED, again=True)
+
+
+def test_what_the_disk_refused_is_known_all_the_same(small_disk: Path) -> None:
+    with Journal(small_disk) as journal:
+        begin(journal)
+        fill(small_disk / "filler")
+        journal.forgive()
+        for _ in range(50):
+            journal.event(RUN, "t", "x", host="", phase="", step="", message="m" * 500, data={})
+        assert journal.failed is not None
+        with journal.mutation(RUN, "kimi", "stop", "vllm.service"):
+            assert [row["action"] for row in journal.unfinished(RUN)] == ["stop"]
+        assert journal.unfinished(RUN) == []
+        journal.update_host(RUN, "kimi", verified=1, evidence=[Evidence(asked="q", observed="o", time="t")])
+        assert load_run(journal, RUN).production[0].verified
+
+
+OLD = Path(__file__).parent / "journal-0.1.sql"
+
+
+def test_a_journal_of_0_1_opens_and_its_runs_are_listed_and_shown(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        db.executescript(OLD.read_text())
+    db.close()
+    with Journal(tmp_path) as journal:
+        assert journal.query("PRAGMA user_version")[0][0] == SCHEMA_VERSION
+        done, cut = list_runs(journal)[::-1]
+        assert (done.outcome, done.exit_code) == ("verified", 0)
+        assert cut.outcome == CONTROLLER_DIED
+        record = load_run(journal, done.run)
+        assert record.production[0].verified
+        assert record.phases[0].steps[0].state is State.VERIFIED
+        assert record.actions == ()
+        assert journal.query("SELECT dependents FROM hosts")[0]["dependents"] == '["router.service"]'
+        # A new run goes into the same file.
+        begin(journal)
+        journal.host(RUN, "kimi", production="vllm", unit="vllm.service")
+        assert len(list_runs(journal)) == 3
+    with Journal(tmp_path / "new") as fresh, Journal(tmp_path) as migrated:
+        columns = (
+            "SELECT m.name AS t, p.name AS c FROM sqlite_master m, pragma_table_info(m.name) p WHERE m.type='table'"
+        )
+        assert {tuple(row) for row in fresh.query(columns)} == {tuple(row) for row in migrated.query(columns)}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import httpx
+from opsctl.serving.load.history import LoadHistory
 
 from opsctl.campaign import restore, swap
 from opsctl.campaign.borrowed_host import BorrowedHost
@@ -35,7 +36,6 @@ from opsctl.playbook.resolved import ResolvedService
 from opsctl.runs.events import Recorder
 from opsctl.runs.journal import Journal
 from opsctl.serving import readiness
-from opsctl.serving.load.history import LoadHistory
 from opsctl.serving.load.stalls import StallLimits
 from opsctl.serving.readiness import Ready
 from opsctl.serving.waits import pause

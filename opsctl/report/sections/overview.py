@@ -15,6 +15,7 @@ STATE_TONES: dict[str, Tone] = {
     "failed": "bad",
     "production not verified": "bad",
     "controller died": "bad",
+    "left": "bad",
     "inconclusive": "warn",
     "interrupted": "warn",
     "running": "warn",
@@ -124,6 +125,8 @@ def timeline(material: Material) -> Section:
         blocks.append(_phases(material))
     if record.loads:
         blocks.append(_loads(material))
+    if record.actions:
+        blocks.append(_actions(material))
     return Section("timeline", "Timeline: what happened", tuple(blocks), short="Timeline")
 
 
@@ -152,6 +155,28 @@ def _phases(material: Material) -> Block:
             for step in phase.steps
         )
     return table(("Phase, step", "Host", "Serves, id", "State", "For", "Why"), rows, numeric=(4,))
+
+
+def _actions(material: Material) -> Block:
+    taken = [action for action in material.record.actions if action.started]
+    return table(
+        ("Action", "Host", "What", "State", "For", "Why"),
+        [
+            (
+                Mark(action.id, "code"),
+                action.host,
+                action.sentence,
+                state(action.state),
+                _span(action.started, action.ended),
+                action.reason,
+            )
+            for action in taken
+        ],
+        numeric=(4,),
+        note="The plan as it was executed; what stayed unused of its branches is left out.",
+        folded=True,
+        caption="Actions of the plan",
+    )
 
 
 def _loads(material: Material) -> Block:
