@@ -83,12 +83,19 @@ NAMES = {
     "copy": [
         "void at::native::(anonymous namespace)::CatArrayBatchedCopy<>()",
         "void at::native::vectorized_gather_kernel<16, long>()",
+        "aten::_to_copy",
         "void at::native::vectorized_elementwise_kernel<2, at::native::FillFunctor<long>>()",
     ],
     "elementwise": [
         "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>>()",
         "triton_poi_fused_add_0",
     ],
+    "convolution": [
+        "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>()",
+        "miopenSp3AsmConv_v30_3_1_gfx9_fp32_f3x2_stride1",
+        "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc",
+    ],
+    "optimizer": ["void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>()"],
     "other": ["my_own_kernel"],
 }
 
@@ -115,6 +122,9 @@ def test_real_names_fall_where_they_belong(category: str, name: str) -> None:
         ("_C::shm_all_gather", "all_gather"),
         ("_C::shm_gather", "gather"),
         ("_C::shm_send_tensor_list", "send_recv"),
+        ("void multimem_all_reduce_kernel<c10::BFloat16, 16>()", "all_reduce"),
+        ("void deep_ep::internode_ll::dispatch<true, 7168>()", "all_to_all"),
+        ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", "collective"),
         ("c10d::allreduce_", None),
         ("nvjet_sm90", None),
     ],
