@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import httpx
-from opsctl.serving.load.history import LoadHistory
 
-from opsctl.campaign import restore, swap
+from opsctl.campaign import restore
 from opsctl.campaign.borrowed_host import BorrowedHost
 from opsctl.campaign.cancellation import Cancellation
+from opsctl.campaign.executors import EXECUTORS
 from opsctl.campaign.heartbeat import Heartbeat
 from opsctl.deadline import Deadline
 from opsctl.errors import (
@@ -30,13 +30,15 @@ from opsctl.errors import (
 )
 from opsctl.host.guard.control import Lease
 from opsctl.host.guard.terms import LeaseTerms
+from opsctl.host.outage import Outage
 from opsctl.host.protocol import Completed, Host, JobOutcome, JournalBatch, Systemd, UnitStatus
+from opsctl.plan.actions import Action, AwaitReady, Branch, Clear, Gate, Release, Start, Stop, Verify
+from opsctl.plan.hostplan import HostPlan
 from opsctl.playbook.models import HostEntry, Readiness, Role, Stopping
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.runs.events import Recorder
 from opsctl.runs.journal import Journal
 from opsctl.serving import readiness
-from opsctl.serving.load.stalls import StallLimits
 from opsctl.serving.readiness import Ready
 from opsctl.serving.waits import pause
 from tests.simulation.world import LOAD, PRODUCTION, SLICE, TTL, Violation, World
@@ -116,6 +118,7 @@ class SimulatedHost:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.outage = Outage()
         self._boot = world.boot
         self._fenced: dict[int, SimulatedBus] = {}
         self._sessions = 0
@@ -153,7 +156,7 @@ class SimulatedHost:
         self.reach("journal")
         return JournalBatch((), "cursor")
 
-    def http(self, base_url: str, *, headers: Mapping[str, str] | None = None) -> httpx.Client:
+    def http(self, base_url: str, **_: object) -> httpx.Client:
         return httpx.Client(base_url=base_url, transport=httpx.MockTransport(self._serve), trust_env=False)
 
     def _serve(self, request: httpx.Request) -> httpx.Response:
@@ -279,20 +282,15 @@ class SimulatedJournal:
     def hold(self, run: str, host: str, holder: str, role: str) -> None:
         return
 
+    def action_state(self, *_: object, **about: object) -> None:
+        self._world.controller_op("journal action")
+
+    def query(self, sql: str, *values: object) -> list[object]:
+        return []  # no load before this one
+
     def _check(self, claim: str) -> None:
         if self._world.answered_at < self._claimable_from or self._world.answered_at < 0:
             raise Violation(f"the journal claims {claim}, and no completion was seen since")
-
-
-class _NoHistory:
-    def estimate(self, **_: object) -> None:
-        return None
-
-    def stalls(self, service: ResolvedService) -> StallLimits:
-        return StallLimits.for_service(service)
-
-    def add(self, **_: object) -> None:
-        return
 
 
 def _await_ready(
@@ -312,29 +310,61 @@ def _await_ready(
 setattr(readiness, "await_ready", _await_ready)  # noqa: B010 - swap looks it up there
 
 
+def _bring_back(branch: Branch) -> tuple[Action, ...]:
+    """Return a restore, as the planner writes it."""
+    ids = f"{branch}/"
+    return (
+        Clear(id=f"{ids}clear", branch=branch, service=SERVICE, limit=SERVICE.stop.limit),
+        Gate(id=f"{ids}gate", branch=branch, limit=SERVICE.stop.gpu_limit),
+        Start(id=f"{ids}start", branch=branch, service=SERVICE),
+        AwaitReady(id=f"{ids}await-ready", branch=branch, service=SERVICE, limit=SERVICE.readiness.limit),
+    )
+
+
+STOP = Stop(id="stop", service=SERVICE)
+GATE = Gate(id="gate", limit=SERVICE.stop.gpu_limit)
+PLAN = HostPlan(
+    host="host", production=SERVICE, restores=True, setup=(STOP, GATE), phases=(), give_back=_bring_back(Branch.MAIN),
+    restore=(
+        Verify(id="restore/verify", branch=Branch.RESTORE, service=SERVICE, limit=15.0), *_bring_back(Branch.RESTORE)
+    ),
+    closing=(Release(id="release"),),
+)  # fmt: skip
+
+
 def campaign(world: World) -> None:
     """Borrow the host, run something on its GPUs, and give it back, as a campaign does. Raises Killed, Violation."""
     host = cast("Host", SimulatedHost(world))
-    heartbeat = SimulatedHeartbeat(world, Lease(1, "r1", TTL, f"boot-{world.boot}", TTL))
     recorder = Recorder("r1", cast("Journal", SimulatedJournal(world)), ())
-    b = BorrowedHost(host, recorder, Cancellation(), SERVICE, heartbeat._lease, heartbeat, TTL)
-    heartbeat.start()
-    history = cast("LoadHistory", _NoHistory())
+    b = BorrowedHost(host, recorder, Cancellation(), PLAN, EXECUTORS, lambda: cast("Host", connected(world)), TTL)
+    b._lease = Lease(1, "r1", TTL, f"boot-{world.boot}", TTL)
+    b._heartbeat = SimulatedHeartbeat(world, b._lease)
+    b._heartbeat.start()
     try:
-        with contextlib.suppress(NotReady, JobFailed, TransportLost):
-            swap.take_down(b, SERVICE)
-            swap.free_gpus(b, SERVICE, kill_foreign=False)
-
-            def start() -> None:
-                with b.change("start", SLICE):
-                    b.systemd().start(SLICE, deadline=b.call("start"))
-
-            b.persist("start", start)
-            b.serving = "variant"
-            world.advance(LOAD)
+        failed = not _phase(b, world)
         world.restoring = True
-        restore.give_back(b, history=history, kill_foreign=False)
+        restore.give_back(b, failed=failed)
     except OpsctlError as error:
         world.trace.append(f"{world.t:9.2f} controller ends: {error}")
     finally:
-        heartbeat.stop()
+        b.let_go()
+
+
+def _phase(b: BorrowedHost, world: World) -> bool:
+    """Take production down and run something; return whether that went well. Raises LeaseLost, Killed, Violation."""
+
+    def start() -> None:
+        with b.change("start", SLICE):
+            b.systemd().start(SLICE, deadline=b.call("start"))
+
+    try:
+        b.perform(STOP)
+        b.perform(GATE)
+        b.persist("start", start)
+    except LeaseLost:
+        raise
+    except OpsctlError as error:
+        world.trace.append(f"{world.t:9.2f} controller's phase failed: {error}")
+        return False
+    world.advance(LOAD)
+    return True
