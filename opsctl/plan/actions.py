@@ -7,6 +7,7 @@ Its ``id`` is stable: the same playbook and host give the same ids, in a resumed
 from __future__ import annotations
 
 import shlex
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -30,7 +31,7 @@ class Branch(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Action:
+class Action(ABC):
     """One thing that a run does on a host. ``limit`` in seconds, 0 where no limit of its own applies."""
 
     kind: ClassVar[str] = ""
@@ -50,8 +51,8 @@ class Action:
         """Return in one sentence what it does."""
         return self._says()
 
-    def _says(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _says(self) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True)
