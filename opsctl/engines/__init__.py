@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from opsctl.engines.base import Engine, Launch
+from opsctl.engines.llama_cpp import LlamaCpp
 from opsctl.engines.sglang import Sglang
 from opsctl.engines.standin import Standin
 from opsctl.engines.vllm import Vllm
@@ -20,6 +21,7 @@ ENGINES: Mapping[str, Engine] = {
         Vllm(),
         Sglang(),
         Standin(),
+        LlamaCpp(),
     )
 }
 """Every engine by the name that the inventory uses."""
