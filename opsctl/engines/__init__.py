@@ -11,6 +11,7 @@ from opsctl.engines.base import Engine, Launch
 from opsctl.engines.llama_cpp import LlamaCpp
 from opsctl.engines.sglang import Sglang
 from opsctl.engines.standin import Standin
+from opsctl.engines.tensorrt_llm import TensorRtLlm
 from opsctl.engines.vllm import Vllm
 
 __all__ = ["ENGINES", "Engine", "Launch", "recognise"]
@@ -22,6 +23,7 @@ ENGINES: Mapping[str, Engine] = {
         Sglang(),
         Standin(),
         LlamaCpp(),
+        TensorRtLlm(),
     )
 }
 """Every engine by the name that the inventory uses."""
