@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from opsctl.engines.base import Engine, Launch
+from opsctl.engines.llama_cpp import LlamaCpp
 from opsctl.engines.sglang import Sglang
 from opsctl.engines.standin import Standin
+from opsctl.engines.tensorrt_llm import TensorRtLlm
 from opsctl.engines.vllm import Vllm
 
 __all__ = ["ENGINES", "Engine", "Launch", "recognise"]
@@ -20,6 +22,8 @@ ENGINES: Mapping[str, Engine] = {
         Vllm(),
         Sglang(),
         Standin(),
+        LlamaCpp(),
+        TensorRtLlm(),
     )
 }
 """Every engine by the name that the inventory uses."""

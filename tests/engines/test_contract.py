@@ -123,5 +123,5 @@ def test_the_ranks_of_its_files_are_in_their_names(engine: Engine, case: dict[st
 
 
 def test_its_metrics_say_how_many_requests_are_in_flight(engine: Engine, case: dict[str, Any]) -> None:
-    assert requests_in_flight(case["metrics"], engine.routes) == case["in_flight"]
+    assert requests_in_flight(case["metrics"], engine.routes) == case.get("in_flight")
     assert requests_in_flight("# TYPE vllm:num_requests_running gauge\n", engine.routes) is None
