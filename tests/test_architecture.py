@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -200,3 +201,12 @@ def test_what_needs_no_host_loads_nothing_heavy(arguments: list[str]) -> None:
     code, loaded = json.loads(done.stdout.splitlines()[-1])
     assert code == 0
     assert HEAVY & set(loaded) == set()
+
+
+def test_the_picture_of_the_house_has_every_room_and_no_other() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    picture = page.split("```")[1]
+    drawn = set(re.findall(r"\b([a-z]+)/", picture.replace("guard/", "")))
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    assert drawn == rooms
+    assert len(page.splitlines()) <= 100
