@@ -1,3 +1,3 @@
 """opsctl: take a production model server down, measure, and bring it back, verified, whatever happens."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
