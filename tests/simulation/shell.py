@@ -57,7 +57,12 @@ note() { op "note $1"; }
 begin() { op "begin $1"; pid=$answer; }
 outcome() { op "outcome $1 ${2:-$L_probe}"; printf '%s' "$answer"; }
 seen_by() { :; }
-line_of() { printf '%s' "$1"; }
+line_of() ( # one line, as the real one: an operation is a line too
+  IFS=$NL
+  set -- $1
+  IFS=' '
+  printf '%s' "$*"
+)
 wall() { echo wall; }
 switch_on() { op "switch on"; }
 switch_off() { op "switch off"; }
