@@ -174,6 +174,16 @@ class Stage(ABC):
         """Return what a report shows beside the cells, from the result's ``detail``."""
         return ()
 
+    def unplannable(self, options: Any, places: Sequence[Place]) -> Iterable[tuple[str, str]]:
+        """Yield why a place gets no cells, for options whose cells need nothing that only the host could tell."""
+        for place in places:
+            context = StageContext(**{**vars(place), "run": "", "step": self.name, "folder": ""})
+            try:
+                self.cells(options, context)
+            except StageError as error:
+                yield "", "; ".join(error.lines())
+                return
+
     def refuse(self, options: Any, context: StageContext) -> None:
         """Raise StageError with the first problem."""
         for option, message in self.problems(options, (context,)):

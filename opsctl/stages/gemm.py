@@ -14,7 +14,7 @@ from opsctl.quantities import Duration
 from opsctl.results import Cell, State, StepResult
 from opsctl.stages.base import Invocation, Place, Stage, StageContext, needs_free_gpus, only_of, positive
 from opsctl.stages.gemm_sums import step_sums
-from opsctl.stages.modelchoice import model_shapes
+from opsctl.stages.modelchoice import KIMI, model_shapes
 from opsctl.stages.models import DenseOp, ExpertsOp, ModelShapes
 from opsctl.stages.showing import Column, FigureKind, LineChart, Rendering, ResultTable
 
@@ -151,6 +151,8 @@ class GemmStage(Stage):
         if options.device != "cpu":
             yield from needs_free_gpus(self.name, places)
         yield from only_of("backends", options.backends, BACKENDS)
+        if options.shapes or options.model == KIMI:
+            yield from self.unplannable(options, places)
 
     def cells(self, options: Gemm, context: StageContext) -> tuple[Cell, ...]:
         """Enumerate operation × tokens × kernel. Raises StageError when the model's shapes are not known."""

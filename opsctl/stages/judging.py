@@ -111,7 +111,6 @@ def judge_records(
     records: Sequence[Mapping[str, Any]],
     *,
     profiled: bool = False,
-    detail: Mapping[str, Any] | None = None,
 ) -> StepResult:
     """Return a step's result, in which every planned cell has a state.
 
@@ -146,5 +145,5 @@ def judge_records(
         artifacts=tuple(read.artifacts.values()),
         environment=read.environment,
         profiled=profiled,
-        detail={**({"findings": found} if found else {}), **dict(detail or {})},
+        detail={"findings": found} if found else {},
     )

@@ -78,7 +78,10 @@ class ServingBenchmarkStage(Stage):
         *(FigureKind(f"{name}.*", "lower") for name in (*LATENCIES, "send_lag", "client_lag")),
         FigureKind("*throughput", "higher"),
         FigureKind("steady.t*", "lower"),
-        *(FigureKind(name) for name in ("steady.*", "achieved_concurrency", "prefix_cache_hit_rate", "client_cpu")),
+        *(
+            FigureKind(name)
+            for name in ("steady.*", "achieved_concurrency", "prefix_cache_hit_rate", "client_cpu", "warmup.time")
+        ),
     )
     incidental = ("concurrency", "request-rate", "request-limit", "warmup-limit", "seed")
     rendering = Rendering(

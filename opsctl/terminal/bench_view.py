@@ -62,7 +62,9 @@ def show(result: StepResult, console: Console) -> None:
         for cell in result.cells:
             for figure in cell.figures:
                 console.print(f"{cell.id}: {figure.name} {figure.value:g} {figure.unit}", highlight=False, markup=False)
-    said = [f"finding: {line}" for line in result.detail.get("findings") or ()]
+    skipped = dict.fromkeys(cell.reason for cell in result.cells if cell.state is State.SKIPPED and cell.reason)
+    said = [f"skipped: {reason}" for reason in skipped]
+    said += [f"finding: {line}" for line in result.detail.get("findings") or ()]
     said += [f"advice: {line}" for line in (result.detail.get("advice") or {}).get("lines", ())]
     for line in said:
         console.print(line, markup=False, highlight=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.payload.gpu_check import MOVED, _figures
+from opsctl.payload.gpu_check import MOVED, _figures, link_limits
 from tests.payload.pacing import cells, figures, run_payload
 
 
@@ -43,6 +43,14 @@ def test_gpus_that_torch_cannot_use_are_no_host_without_gpus(tmp_path: Path, mon
     records = run_payload("gpu-check", spec(), tmp_path / "step")
     assert records[-1]["state"] == "failed"
     assert records[-1]["reason"].startswith("nvidia-smi lists 1 GPUs, and torch ")
+
+
+def test_what_a_link_can_carry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert link_limits() == []
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nprintf '5, 16\\n4, 8\\n[N/A], [N/A]\\n'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert link_limits() == [pytest.approx(63.0, abs=0.1), pytest.approx(15.75, abs=0.1), None]
 
 
 def test_bandwidth_counts_what_was_read_and_written() -> None:

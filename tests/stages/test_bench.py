@@ -55,6 +55,15 @@ def test_gemm_of_a_models_own_config_as_a_table(tmp_path: Path) -> None:
     assert "verified: 2 of 2 cells verified" in done.stdout.replace("\n", " ")
 
 
+def test_any_stage_as_a_playbook_writes_it(tmp_path: Path) -> None:
+    written = "gpu-check: {size: 1MiB, host-size: 4MiB, repetitions: 3}"
+    result = document(bench("step", written, "--json", cwd=tmp_path))
+    assert (result["stage"], result["state"]) == ("gpu-check", "verified")
+    shown = bench("step", written, cwd=tmp_path)
+    assert "cpu-copy" in shown.stdout
+    assert "skipped: no GPU: torch sees no CUDA device" in shown.stdout.replace("\n", " ")
+
+
 def test_serving_in_vllms_keys(tmp_path: Path) -> None:
     load = ("--input-tokens", "20", "--output-tokens", "8", "--rounds", "1", "--requests", "6")
     with paced_server() as url:
@@ -99,6 +108,11 @@ def test_collectives_over_gloo(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("step", "gpu-chek"), "unknown stage `gpu-chek`; nearest: `gpu-check`"),
+        (("step", "gemm: {token: [1]}"), "STEP:1:8: unknown key `token`"),
+        (("step", "serving-benchmark: {concurrency: [1], slo: {x: 1s}}"), "wanted any of ttft, tpot, itl, e2el"),
+        (("step", "serving-benchmark: {concurrency: [1]}"), "needs a service that serves"),
+        (("gemm", "--tensor-parallel", "7"), "no shapes for kimi-k2.5 at tensor parallel 7"),
         (("gemm", "--tokens", "1,x"), "--tokens: '1,x' is no list of numbers"),
         (("gemm", "--tokens", "0"), "not above 0"),
         (("gemm", "--shape", "64"), "--shape: '64' is no shape"),

@@ -93,8 +93,8 @@ def test_a_step_that_was_taken_up_keeps_the_first_before_and_the_last_after() ->
 
 def test_what_stood_out_on_the_machine_is_in_the_detail() -> None:
     environment = {"record": "environment", "environment": {"findings": ["GPU 0: 99 % utilisation at 140 W of 600 W"]}}
-    result = judge_records("gemm", PLANNED, [environment, *ALL, END], detail={"x": 1})
-    assert result.detail == {"findings": ["GPU 0: 99 % utilisation at 140 W of 600 W"], "x": 1}
+    result = judge_records("gemm", PLANNED, [environment, *ALL, END])
+    assert result.detail == {"findings": ["GPU 0: 99 % utilisation at 140 W of 600 W"]}
     assert judge_records("gemm", PLANNED, [*ALL, END]).detail == {}
 
 
