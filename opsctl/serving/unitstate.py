@@ -21,25 +21,8 @@ EXIT_NAMES = {
 }
 """What systemd's own exit statuses mean (systemd.exec(5), "Process Exit Codes")."""
 
-_NO_SERVERS = frozenset(
-    [
-        "sh",
-        "bash",
-        "dash",
-        "ash",
-        "zsh",
-        "busybox",
-        "sleep",
-        "tail",
-        "tee",
-        "cat",
-        "timeout",
-        "env",
-        "tini",
-        "dumb-init",
-        "sudo",
-    ]
-)
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "busybox"})
+_NO_SERVERS = _SHELLS | {"sleep", "tail", "tee", "cat", "timeout", "env", "tini", "dumb-init", "sudo"}
 _CONTAINERS = ("docker", "podman", "nerdctl", "lxc", "kube")
 _WRAPPER_AGE = 60.0
 """Seconds after which a wrapper script that runs alone has lost its server: before, it may not have started it yet."""
