@@ -57,7 +57,7 @@ note() { op "note $1"; }
 begin() { op "begin $1"; pid=$answer; }
 outcome() { op "outcome $1 ${2:-$L_probe}"; printf '%s' "$answer"; }
 seen_by() { :; }
-line_of() { printf '%s' "$1"; }
+line_of() { printf '%s' "${1%%"$NL"*}"; } # one line, as it is there: each operation travels as one
 wall() { echo wall; }
 switch_on() { op "switch on"; }
 switch_off() { op "switch off"; }
