@@ -16,6 +16,7 @@ from opsctl.deadline import Deadline
 from opsctl.errors import HostHeld, OpsctlError, PreflightStop, TransportLost, UnitNotFound
 from opsctl.estimate import Estimate
 from opsctl.host import connect
+from opsctl.host.dependents import Hanging, closure, runs
 from opsctl.host.guard import control
 from opsctl.host.guard.control import LeaseView
 from opsctl.host.protocol import Host, UnitStatus
@@ -200,19 +201,20 @@ class NotReadyAsFound(PreflightStop):
         )
 
 
-def active_dependents(host: Host, production: UnitStatus) -> tuple[str, ...]:
-    """Return the units that stop with production and run now: a restore must bring these back too."""
-    names = sorted({*production.required_by, *production.bound_by, *production.consists_of, *production.triggered_by})
-    statuses = (host.systemd().status(name, deadline=_call(host, f"status of {name}")) for name in names)
-    return tuple(
-        status.name for status in statuses if status.active and not status.name.endswith((".target", ".slice"))
-    )
+def hanging_on(host: Host, unit: str) -> Hanging:
+    """Return the units that stop with production or start it, and run now: a restore must bring these back too."""
+
+    def status_of(name: str) -> UnitStatus:
+        return host.systemd().status(name, deadline=_call(host, f"status of {name}"))
+
+    return closure(unit, status_of, wanted=runs)
 
 
 def _dependents(host: Host, status: UnitStatus, resumed: Resumed | None) -> tuple[str, ...]:
     """Return what is to be brought back with production: what runs now, and what ran before the run began."""
     before = resumed.dependents if resumed else ()
-    return tuple(dict.fromkeys((*before, *active_dependents(host, status))))
+    hanging = hanging_on(host, status.name)
+    return tuple(dict.fromkeys((*before, *hanging.dependents, *hanging.triggers)))
 
 
 def _checks(

@@ -91,6 +91,8 @@ class Arm(Action):
     """Units that the guard brings back; empty where production is to stay down."""
     dependents: tuple[str, ...] = ()
     """Units that it starts after them."""
+    rehearse: bool = False
+    """Whether production serves now: the guard's own probe must verify it first."""
 
     def _says(self) -> str:
         restored = f"restores {', '.join(self.restores)}" if self.restores else "ends what this run started"

@@ -175,7 +175,9 @@ class _Planner:
         else:
             units = (self.production.unit,) if restores else ()
             dependents = self.facts.dependents or ()
-            arm = Arm(id="arm", ttl=self.playbook.lease.ttl, restores=units, dependents=dependents)
+            serves = self.facts.services.get(self.production.name) is Seen.SERVING
+            ttl = self.playbook.lease.ttl
+            arm = Arm(id="arm", ttl=ttl, restores=units, dependents=dependents, rehearse=serves)
             actions += [InstallGuard(id="install-guard"), arm]
         wanted = {step.unit for phase in self._enumerated() for step in phase.steps} if resumed.stages else set()
         actions += [

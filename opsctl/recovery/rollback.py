@@ -14,10 +14,10 @@ from typing import Any
 
 from opsctl.campaign import limits
 from opsctl.campaign.guard_watch import watch_guard
-from opsctl.campaign.preflight import active_dependents
 from opsctl.campaign.restore import Standing, standing_of
 from opsctl.deadline import Deadline
 from opsctl.errors import NotReady
+from opsctl.host.dependents import Hanging, closure, runs
 from opsctl.host.guard import control
 from opsctl.host.guard.control import LeaseTerms
 from opsctl.host.protocol import Host, UnitStatus
@@ -25,6 +25,8 @@ from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence
 from opsctl.runs.journal import controller_name
 from opsctl.serving import readiness
+from opsctl.serving.probing import ProbeOutcome
+from opsctl.serving.unitstate import server_gone
 
 _ROLLBACK_TTL = 60.0
 
@@ -87,12 +89,15 @@ def roll_back(host: Host, production: ResolvedService, say: Callable[[str], obje
 
 def _arm_for_restore(host: Host, production: ResolvedService, say: Callable[[str], object]) -> None:
     control.install(host, deadline=_call(host, "installing the guard", limits.UNIT_JOB))
+    hanging = _hanging_on(host, production)
     terms = LeaseTerms(
         run=f"rollback-{int(time.time())}",
         holder=controller_name(),
         ttl=_ROLLBACK_TTL,
         service=production,
-        dependents=_dependents_of(host, production),
+        dependents=hanging.dependents,
+        triggers=hanging.triggers,
+        rehearse=False,
         alert=host.entry.alert,
     )
     lease = control.arm(host, terms, deadline=_call(host, "arming", limits.UNIT_JOB))
@@ -107,22 +112,32 @@ def _arm_for_restore(host: Host, production: ResolvedService, say: Callable[[str
 
 
 def _wedged(host: Host, production: ResolvedService) -> bool:
-    """Whether production runs, and is silent past its limit: what answers, or may still load, is never stopped."""
+    """Whether production runs without a server: silent past its limit, or with no process that could be one.
+
+    What answers, or may still load, is never stopped.
+    """
     seen = readiness.observe(host, production, deadline=Deadline(limits.CONNECT, f"a look at {production.name}"))
-    return seen.status is not None and standing_of(seen, silent=False) is Standing.SILENT
+    if seen.status is None or not seen.status.active:
+        return False
+    if standing_of(seen, silent=False) is Standing.SILENT:
+        return True
+    return seen.problem is ProbeOutcome.REFUSED and server_gone(
+        host, seen.status, deadline=_call(host, f"the processes of {production.unit}")
+    )
 
 
-def _dependents_of(host: Host, production: ResolvedService) -> tuple[str, ...]:
-    """Return production's dependents that run, or are enabled to run: nobody wrote down what ran before."""
-    status = _status(host, production.unit)
-    names = {*status.required_by, *status.bound_by, *status.consists_of, *status.triggered_by}
-    enabled = {name for name in names if _status(host, name).unit_file_state in {"enabled", "enabled-runtime"}}
-    services = {name for name in enabled if not name.endswith((".target", ".slice"))}
-    return tuple(sorted({*active_dependents(host, status), *services}))
+def _hanging_on(host: Host, production: ResolvedService) -> Hanging:
+    """Return what hangs on production and runs, or is enabled to run: nobody wrote down what ran before."""
+
+    def wanted(status: UnitStatus) -> bool:
+        return runs(status) or status.unit_file_state in {"enabled", "enabled-runtime"}
+
+    return closure(production.unit, lambda name: _status(host, name), wanted=wanted)
 
 
 def _missing_dependents(host: Host, production: ResolvedService) -> bool:
-    return any(not _status(host, name).active for name in _dependents_of(host, production))
+    hanging = _hanging_on(host, production)
+    return any(not runs(_status(host, name)) for name in (*hanging.dependents, *hanging.triggers))
 
 
 def _verify(host: Host, production: ResolvedService) -> readiness.Ready:

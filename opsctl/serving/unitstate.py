@@ -21,6 +21,12 @@ EXIT_NAMES = {
 }
 """What systemd's own exit statuses mean (systemd.exec(5), "Process Exit Codes")."""
 
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "busybox"})
+_NO_SERVERS = _SHELLS | {"sleep", "tail", "tee", "cat", "timeout", "env", "tini", "dumb-init", "sudo"}
+_CONTAINERS = ("docker", "podman", "nerdctl", "lxc", "kube")
+_WRAPPER_AGE = 60.0
+"""Seconds after which a wrapper script that runs alone has lost its server: before, it may not have started it yet."""
+
 
 def describe_unit(status: UnitStatus) -> str:
     """Return a unit's state in words: ``active (running), pid 412, restarts 0``."""
@@ -46,3 +52,35 @@ def active_seconds(host: Host, status: UnitStatus, *, deadline: Deadline) -> flo
         return 0.0
     uptime = host.read_file("/proc/uptime", deadline=deadline.within(CALL_LIMIT, "the host's uptime"), limit=128)
     return max(0.0, float(uptime.split()[0]) - entered / 1e6)
+
+
+def server_gone(host: Host, status: UnitStatus, *, deadline: Deadline) -> bool:
+    """Return whether an active unit has no process left that could serve: its server died, its wrapper did not notice.
+
+    Only where nothing listens at the service's url. A unit that starts a container is not judged: its server runs
+    in another control group.
+    """
+    words = [word for line in status.exec_start for word in line]
+    if not status.active or any(name in word for word in words for name in _CONTAINERS):
+        return False
+    programs = [
+        command.split()[0].rpartition("/")[2].lstrip("-")
+        for _, command in host.systemd().processes(status.name, deadline=deadline)
+        if command.split()
+    ]
+    if not programs:
+        return status.sub_state == "exited"
+    alone = all(program in _NO_SERVERS for program in programs)
+    return alone and active_seconds(host, status, deadline=deadline) > _WRAPPER_AGE
+
+
+def came_up(stopped: UnitStatus, now: UnitStatus) -> str | None:
+    """Return what shows that a unit was started after it was seen stopped, or None.
+
+    A start that was over between two looks shows too: each start has an invocation of its own.
+    """
+    if not now.stopped:
+        return f"{now.name} came up by itself: {describe_unit(now)}"
+    if now.invocation_id and now.invocation_id != stopped.invocation_id:
+        return f"{now.name} was started and stopped again meanwhile: {describe_unit(now)}"
+    return None

@@ -19,9 +19,10 @@ GUARD = "/usr/local/lib/opsctl/opsctl-guard"
 UNIT = "production.service"
 VARIANT = "opsctl-variant.service"
 
-# Answers completions; takes an exclusive lock for its GPUs and dies loudly when it is taken; fails as often as told.
+# Answers completions, hangs or answers what it is told; takes an exclusive lock for its GPUs and dies loudly
+# when it is taken; fails as often as told.
 SERVER = """
-import fcntl, http.server, json, os, pathlib, sys
+import fcntl, http.server, json, os, pathlib, ssl, sys, time
 port, name = int(sys.argv[1]), sys.argv[2]
 log = pathlib.Path("/run/server.log").open("a")
 budget = pathlib.Path("/var/tmp/failures")
@@ -38,6 +39,11 @@ except OSError:
 pathlib.Path("/run/holder").write_text(name)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
+        told = pathlib.Path("/var/tmp/told")
+        if told.exists() and told.read_text() == "hang":
+            time.sleep(600)
+        if told.exists():
+            return self.answer(int(told.read_text()), {"error": "told to"})
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         key = pathlib.Path("/etc/production.key")
         if key.exists() and self.headers["authorization"] != "Bearer " + key.read_text().rstrip("\\n"):
@@ -53,7 +59,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
     def log_message(self, *args):
         print(name, *args, file=log, flush=True)
-http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+if pathlib.Path("/etc/tls.pem").exists():
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain("/etc/tls.pem")
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
 """
 
 
@@ -125,9 +136,11 @@ class Site:
 
     def terms(
         self, ttl: float = 300, *, run: str = "r1", dependents: tuple[str, ...] = (), alert: tuple[str, ...] = (),
-        traffic: tuple[str, ...] = (), key_file: str | None = None, service: bool = True,
+        traffic: tuple[str, ...] = (), key_file: str | None = None, service: bool = True, rehearse: bool = True,
+        triggers: tuple[str, ...] = (), ca_file: str | None = None, verify: bool = True,
     ) -> LeaseTerms:  # fmt: skip
-        wanted = self.service.model_copy(update={"traffic": Traffic(in_=traffic), "api_key_file": key_file})
+        changes = {"traffic": Traffic(in_=traffic), "api_key_file": key_file, "ca_file": ca_file, "verify": verify}
+        wanted = self.service.model_copy(update=changes)
         return LeaseTerms(
             run=run,
             holder="alice@laptop",
@@ -135,6 +148,8 @@ class Site:
             service=wanted if service else None,
             dependents=dependents,
             alert=alert,
+            rehearse=rehearse,
+            triggers=triggers,
         )
 
     def install(self) -> None:
@@ -151,6 +166,9 @@ class Site:
     def guard(self, *arguments: str, check: bool = True) -> str:
         """Run the guard as root inside the host, past the network."""
         return self.lab.exec("sh", GUARD, *arguments, check=check).stdout
+
+    def main_pid(self, unit: str = "") -> str:
+        return self.lab.systemctl("show", "--property=MainPID", "--value", unit or self.service.unit)
 
     def active(self, unit: str = "") -> bool:
         return self.lab.systemctl("is-active", unit or self.service.unit, check=False) == "active"

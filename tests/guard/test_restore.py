@@ -130,22 +130,6 @@ def test_a_person_can_hurry_a_restore_that_backs_off(site: Site) -> None:
     site.assert_restored()
 
 
-def test_production_that_runs_and_does_not_answer_is_started_anew(site: Site) -> None:
-    """Active is not serving: it gets its load limit, then a stop and a start."""
-    site.service = site.service.model_copy(
-        update={"readiness": site.service.readiness.model_copy(update={"limit": 5.0})}
-    )
-    site.lab.write_file("/var/tmp/mute", "")
-    site.arm(site.terms(ttl=SHORT))
-    pid = site.lab.systemctl("show", "--property=MainPID", "--value", UNIT)
-    until(lambda: site.field("attempt") == "1", 30, "the first failure", seen=site.log)
-    site.lab.exec("rm", "/var/tmp/mute")
-    site.await_closed()
-    site.assert_restored()
-    assert site.lab.systemctl("show", "--property=MainPID", "--value", UNIT) != pid
-    assert "did not answer within 5 s: no completion" in site.log()
-
-
 def test_the_key_travels_and_is_never_in_argv_or_on_disk(site: Site) -> None:
     key = 'sk-"odd\\key'
     site.lab.write_file("/etc/production.key", f"{key}\n", 0o600)
@@ -215,7 +199,7 @@ def test_no_curl_is_started_unverified_until_somebody_confirms(make_site: Callab
     assert view.live
     assert view.unverified
     site.lab.systemctl("stop", UNIT)
-    with pytest.raises(LeaseError, match="inactive"):
+    with pytest.raises(LeaseError, match=r"inactive|activating"):
         control.confirm(site.host, by="bob@desk", deadline=limit())
     until(site.active, 40, "production kept up by the guard", seen=site.log)
     view = control.confirm(site.host, by="bob@desk", deadline=limit())

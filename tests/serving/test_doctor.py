@@ -86,7 +86,7 @@ def test_what_makes_a_unit_unfit_is_named(
     fresh_lab_host.systemctl("daemon-reload")
     checks = examine()
     for name in ("KillMode", "Restart", "LimitMEMLOCK", "ready time-out"):
-        assert checks[f"{name} of {UNIT}"].verdict is Verdict.WARNING
+        assert checks[f"{name} of {UNIT}"].verdict is (Verdict.STOP if name == "KillMode" else Verdict.WARNING)
         assert checks[f"{name} of {UNIT}"].hint
     assert "never reaches its start limit" in checks[f"Restart of {UNIT}"].reason
     assert "infinity" in checks[f"stop limit of {UNIT}"].reason

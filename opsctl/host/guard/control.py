@@ -32,6 +32,8 @@ __all__ = [
     "release",
     "renew",
     "show",
+    "sweep",
+    "try_fence",
     "uninstall",
     "version",
 ]
@@ -41,6 +43,10 @@ __all__ = [
 _INSTALL = (
     'folder=$(mktemp -d) && trap \'rm -rf "$folder"\' EXIT && cat >"$folder/opsctl-guard" && '
     'printf %s "$1" >"$folder/unit" && shift && sh "$folder/opsctl-guard" "$@" install "$folder/unit"'
+)
+_DRILL = (
+    'folder=$(mktemp -d) && trap \'rm -rf "$folder"\' EXIT && cat >"$folder/opsctl-guard" && '
+    'sh "$folder/opsctl-guard" "$@" drill'
 )
 _UNINSTALL = (
     'folder=$(mktemp -d) && trap \'rm -rf "$folder"\' EXIT && cat >"$folder/opsctl-guard" && '
@@ -66,6 +72,16 @@ class Lease:
     def silent(self) -> bool:
         """Whether the guard has stopped looking: nobody would restore production if this controller died."""
         return self.tick_age > 30
+
+
+def try_fence(host: Host, *, deadline: Deadline) -> str | None:
+    """Open a session's scope on the host, break it, see it dead; see that ExecCondition= is heeded. No lease is needed.
+
+    Return None when the fence holds, else what was seen. Nothing is left on the host.
+    """
+    argv = ("sh", "-c", _DRILL, "opsctl-guard", *_scope(host))
+    done = host.run(argv, stdin=_script(), deadline=deadline, check=False)
+    return None if done.exit_status == 0 else _last_line(done) or f"exit status {done.exit_status}"
 
 
 def version() -> str:
@@ -98,7 +114,8 @@ def uninstall(host: Host, *, deadline: Deadline) -> None:
 def arm(host: Host, terms: LeaseTerms, *, deadline: Deadline) -> Lease:
     """Arm a lease and return it once the guard has been seen to watch it. Asking twice for the same is safe.
 
-    Raises NotGuardable, HostHeld. Production is not touched by it.
+    Raises HostHeld; NotGuardable, also where production serves and the guard's own probe does not verify it. Production
+    is not touched by it.
     """
     done = _ask(host, "arm", stdin=terms.encode(version()), deadline=deadline)
     return _lease(_judge(host, done, "arm a lease"))
@@ -125,6 +142,15 @@ def release(host: Host, lease: Lease, *, deadline: Deadline) -> LeaseView:
     ):
         return view
     return _judge(host, done, "release the lease")
+
+
+def sweep(host: Host, lease: Lease, *, deadline: Deadline) -> None:
+    """End what production's stopped invocation left behind (``stop.end-leftovers``), in its control group and beyond.
+
+    Does nothing where the terms do not allow it or production's unit is not down; takes up to 12 s. Raises LeaseLost;
+    LeaseError when something does not end.
+    """
+    _judge(host, _ask(host, "sweep", str(lease.token), deadline=deadline), "end what production left behind")
 
 
 def show(host: Host, *, deadline: Deadline) -> LeaseView | None:

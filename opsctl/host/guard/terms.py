@@ -21,7 +21,6 @@ class LeaseTerms:
     ``ttl`` in seconds. ``alert`` is the argv that calls a person; it is tried with ``--test`` when arming.
     ``dependents`` stop with production and ``triggers`` start it: both are started again by a restore.
     ``rehearse``: production serves now, and the guard's own probe must verify it before the lease is armed.
-    ``ca_file`` (a path on the host) and ``verify`` say how the probe of an https url judges the certificate.
     """
 
     run: str
@@ -32,8 +31,6 @@ class LeaseTerms:
     alert: tuple[str, ...] = ()
     triggers: tuple[str, ...] = ()
     rehearse: bool = True
-    ca_file: str | None = None
-    verify: bool = True
 
     def encode(self, version: str) -> bytes:
         """Return the terms as ``opsctl-guard arm`` reads them. Raises UnfitError for text that cannot travel."""
@@ -43,7 +40,7 @@ class LeaseTerms:
             ("ttl", str(max(1, math.floor(self.ttl)))),
             ("version", version),
             *(_service_terms(self.service) if self.service else ()),
-            *(self._probe_terms() if self.service else ()),
+            *([("rehearse", "yes")] if self.service and self.rehearse else []),
             *(("dependent", unit) for unit in self.dependents),
             *(("trigger", unit) for unit in self.triggers),
             *(("alert", _base64(word)) for word in self.alert),
@@ -52,10 +49,6 @@ class LeaseTerms:
             if not value.isprintable():
                 raise UnfitError(f"the lease's {key} holds characters that do not print", seen=repr(value))
         return "".join(f"{key}={value}\n" for key, value in pairs).encode()
-
-    def _probe_terms(self) -> list[tuple[str, str]]:
-        said = [("rehearse", self.rehearse), ("verify", self.verify)]
-        return [("ca_file", self.ca_file or ""), *((key, "yes" if value else "no") for key, value in said)]
 
 
 def _service_terms(service: ResolvedService) -> list[tuple[str, str]]:
@@ -69,7 +62,7 @@ def _service_terms(service: ResolvedService) -> list[tuple[str, str]]:
         ("body", _base64(_completion(service.model))),
         ("stop_limit", _seconds(service.stop.limit)),
         ("gpu_limit", _seconds(service.stop.gpu_limit)),
-        ("end_leftovers", "yes" if service.stop.end_leftovers else "no"),
+        *([("end_leftovers", "yes")] if service.stop.end_leftovers else []),
         ("load_limit", _seconds(service.readiness.limit)),
         ("request_limit", _seconds(service.readiness.request_limit)),
         ("traffic_limit", _seconds(service.traffic.limit)),

@@ -13,6 +13,7 @@ from functools import partial
 from opsctl.deadline import Deadline
 from opsctl.errors import HostRebooted, OpsctlError, TransportLost
 from opsctl.estimate import Estimate
+from opsctl.host.guard import control
 from opsctl.host.protocol import Host, Systemd
 from opsctl.playbook.models import Role
 from opsctl.playbook.resolved import ResolvedService
@@ -20,7 +21,7 @@ from opsctl.redaction import redact
 from opsctl.serving.doctor import looking
 from opsctl.serving.doctor.checks import Check, Verdict, ok, unknown, warning
 from opsctl.serving.doctor.gpu import judge_gpus, judge_topology
-from opsctl.serving.doctor.place import judge_kernel_log, judge_model, judge_port, judge_space, judge_tools
+from opsctl.serving.doctor.place import judge_fence, judge_kernel_log, judge_model, judge_port, judge_space, judge_tools
 from opsctl.serving.doctor.unit import judge_unit
 
 TEMPORARY = "/tmp"  # noqa: S108 - the host's, where vLLM writes traces before they are compressed
@@ -61,7 +62,10 @@ def examine(
             *judge_tools(looking.tools(host, deadline)),
         ]
 
-    checks = [*_try("gpus", gpus), *_try("disk and kernel", place)]
+    def fence() -> list[Check]:
+        return [judge_fence(control.try_fence(host, deadline=deadline.within(30.0, "trying the fence")))]
+
+    checks = [*_try("gpus", gpus), *_try("disk and kernel", place), *_try("fence", fence)]
     for service in production:
         checks += _certificate(service)
         checks += _try(f"unit {service.unit}", partial(_unit, host, service, systemd, deadline))

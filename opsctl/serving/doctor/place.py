@@ -181,3 +181,10 @@ def judge_tools(present: Sequence[str]) -> list[Check]:
         return [ok("tools", f"{', '.join(present)}")]
     reason = "no curl: a restore by the guard is recorded as started, unverified"
     return [warning("tools", reason, "install curl on the host")]
+
+
+def judge_fence(broken: str | None) -> Check:
+    """Say whether the fence held when it was tried; ``broken``: what was seen where it did not."""
+    if broken is None:
+        return ok("fence", "a session was opened, killed and seen dead; a unit whose condition says no did not start")
+    return stop("fence", broken, "a controller that wakes up late could stop production after its restore")

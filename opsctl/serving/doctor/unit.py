@@ -130,14 +130,7 @@ def _number(status: UnitStatus, name: str) -> int | None:
 def _sane(service: ResolvedService, status: UnitStatus) -> list[Check]:
     """Judge what facts about vLLM say of units: KillMode, Restart, LimitMEMLOCK, ready time-out."""
     found: list[Check] = []
-    mode = str(status.properties.get("KillMode", ""))
-    if mode in {"process", "none"}:
-        hint = "set KillMode=control-group"
-        found.append(
-            warning(
-                f"KillMode of {status.name}", f"KillMode={mode}: workers outlive the server and keep the GPUs", hint
-            )
-        )
+    found += _leftovers(service, status)
     if endless := _endless_restarts(status):
         found.append(
             warning(
@@ -155,6 +148,20 @@ def _sane(service: ResolvedService, status: UnitStatus) -> list[Check]:
         reason = f"{READY_TIMEOUT} is {ready or 'not set (600 s from vLLM 0.14 on)'}: a long load gives up on itself"
         found.append(warning(f"ready time-out of {status.name}", reason, f"set Environment={READY_TIMEOUT}=3600"))
     return found or [ok(f"settings of {status.name}", "fit for a server that loads long, and for a clean stop")]
+
+
+def _leftovers(service: ResolvedService, status: UnitStatus) -> list[Check]:
+    """Judge whether processes can outlive a stop: nothing could then start in their place."""
+    name, mode = f"KillMode of {status.name}", str(status.properties.get("KillMode", ""))
+    spared = mode in {"process", "none"} or status.properties.get("SendSIGKILL") is False
+    if spared and not service.stop.end_leftovers:
+        hint = f"set KillMode=control-group; or have opsctl end them: {service.name}: {{stop: {{end-leftovers: true}}}}"
+        return [stop(name, f"KillMode={mode}: workers outlive a stop, and keep the GPUs and the port", hint)]
+    if spared:
+        return [warning(name, f"KillMode={mode}: what outlives a stop is ended by opsctl (stop.end-leftovers)")]
+    if mode == "mixed":
+        return [warning(name, "KillMode=mixed: workers are killed without being asked to end", "set control-group")]
+    return []
 
 
 def _endless_restarts(status: UnitStatus) -> str:

@@ -172,6 +172,8 @@ def check_loaded(systemd: Systemd, variant: Variant, *, deadline: Deadline) -> U
     conflicts = [name for name in _strings(status.properties.get("Conflicts")) if name != "shutdown.target"]
     if conflicts:
         wrong.append(f"Conflicts with {', '.join(conflicts)}: starting it would stop them")
+    if not status.properties.get("ExecCondition"):
+        wrong.append("no ExecCondition was loaded (systemd 243): it could start after its lease has ended")
     if wrong:
         raise PreflightStop(
             f"systemd did not load {variant.unit} as it was meant",
