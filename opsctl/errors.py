@@ -27,7 +27,8 @@ wanted, what was seen, where, and what to do next.
     ├── DeadlineExceeded          a wait reached its limit
     ├── NotReady                  the model server is not (or no longer) ready
     │   ├── LoadFailed            it died, or logged a fatal line
-    │   └── LoadStalled           nothing moved for longer than its phase may take
+    │   ├── LoadStalled           nothing moved for longer than its phase may take
+    │   └── NotProven             it serves, but what runs is not what was meant to run
     ├── GpuNotFree                a process or memory stays on a GPU
     ├── StageError                a measuring step could not be carried out
     ├── TraceError             2  no file of a folder could be read
@@ -236,6 +237,10 @@ class LoadFailed(NotReady):
 
 class LoadStalled(NotReady):
     """Nothing moved for longer than the phase of the load may take."""
+
+
+class NotProven(NotReady):
+    """A server answers, but its process does not show what it was meant to run with."""
 
 
 class GpuNotFree(OpsctlError):

@@ -35,6 +35,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 CORE = (
     "tests/campaign/test_runner.py",
     "tests/campaign/test_bad_input.py",
+    "tests/campaign/test_launch_lines.py",
     "tests/faults/",
     "tests/guard/test_lease.py",
     "tests/host/test_fence.py",

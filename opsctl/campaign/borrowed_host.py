@@ -25,6 +25,8 @@ from opsctl.plan.hostplan import HostPlan
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence, State
 from opsctl.runs.events import Recorder
+from opsctl.serving.launch.line_edit import Intended
+from opsctl.serving.launch.processes import Process
 from opsctl.serving.waits import evidence
 
 T = TypeVar("T")
@@ -81,6 +83,10 @@ class BorrowedHost:
     loading: Loading | None = None
     attempt: int = 1
     """Of the load at work."""
+    intended: dict[str, Intended] = field(default_factory=dict)
+    """What each variant's process must show, by service name."""
+    ran: tuple[Process, ...] = ()
+    """Production's engine as it ran before the first stop; empty where that could not be read."""
     phase: str = ""
     step: str = ""
     evidence: tuple[Evidence, ...] = ()

@@ -108,6 +108,7 @@ def _record(b: BorrowedHost) -> None:
     if not b.plan.restores:
         journal.update_host(b.run, b.name, left_down=1)
         return
+    b.evidence = (*b.evidence, *swap.as_it_ran(b))
     journal.update_host(
         b.run,
         b.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -13,7 +14,18 @@ from opsctl.campaign import limits
 from opsctl.campaign.borrowed_host import BorrowedHost, Done, Loading, seen
 from opsctl.clock import now
 from opsctl.deadline import Deadline
-from opsctl.errors import Defect, GpuNotFree, Interrupted, JournalError, LoadStalled, OpsctlError, UnitNotFound
+from opsctl.errors import (
+    BusError,
+    CommandFailed,
+    DeadlineExceeded,
+    Defect,
+    GpuNotFree,
+    Interrupted,
+    JournalError,
+    LoadStalled,
+    OpsctlError,
+    UnitNotFound,
+)
 from opsctl.estimate import Estimate
 from opsctl.host.protocol import UnitStatus
 from opsctl.plan.actions import AwaitReady, Gate, Start, Stop, TrafficIn, TrafficOut, Verify
@@ -24,6 +36,7 @@ from opsctl.results import Evidence, State
 from opsctl.runs import durations
 from opsctl.serving import readiness, stopping, traffic
 from opsctl.serving.gpu import gate
+from opsctl.serving.launch import proof
 from opsctl.serving.load.progress import LoadProgress
 from opsctl.serving.load.stalls import StallLimits
 from opsctl.serving.readiness import Ready
@@ -55,6 +68,7 @@ def take_down(b: BorrowedHost, service: ResolvedService) -> Done:
             return (evidence(f"systemd: state of {service.unit}", describe_unit(status)),)
         with b.change("stop", service.unit) as detail:
             if service.role is Role.PRODUCTION:
+                _note_what_runs(b, service)
                 _mark_down(b)
             record = stopping.stop_service(
                 b.systemd(),
@@ -143,6 +157,7 @@ def await_ready(b: BorrowedHost, action: AwaitReady) -> Done:
                 journal_after=loading.mark,
                 stalls=StallLimits.for_service(service, expected),
             )
+        ready = _proven(b, service, ready)
     except OpsctlError as error:
         b.silent = isinstance(error, LoadStalled) or deadline.expired
         journal.end_load(loading.id, outcome=f"{type(error).__name__}: {error}")
@@ -165,6 +180,42 @@ def _serves(b: BorrowedHost, service: ResolvedService, ready: Ready, words: str,
     if service == b.production:
         b.evidence = ready.evidence
     return Done(ready.evidence)
+
+
+def _proven(b: BorrowedHost, service: ResolvedService, ready: Ready) -> Ready:
+    """Add the proof that the process that serves is the one that was meant. Raises NotProven.
+
+    Production in a restore is compared at its end (``as_it_ran``): what answers then is not stopped any more.
+    """
+    if service.role is Role.PRODUCTION:
+        found = () if b.restoring else as_it_ran(b)
+    else:
+        intended = b.intended[service.name]
+        found = b.persist(
+            f"proof of {service.name}",
+            lambda: proof.prove_variant(b.host, service, intended, deadline=b.call(f"proof of {service.name}")),
+        )
+    return replace(ready, evidence=(*ready.evidence, *found))
+
+
+def _note_what_runs(b: BorrowedHost, service: ResolvedService) -> None:
+    """Keep what production runs before its first stop; what cannot be read is not compared later."""
+    if not b.ran:
+        with suppress(CommandFailed, BusError, DeadlineExceeded):
+            b.ran = proof.what_runs(b.host, service, deadline=b.call(f"a look at what {service.name} runs"))
+
+
+def as_it_ran(b: BorrowedHost) -> tuple[Evidence, ...]:
+    """Prove that production runs again as it ran before the outage. Raises NotProven; () where that is not known."""
+    if not b.ran:
+        return ()
+    found = b.persist(
+        f"comparison of {b.production.name}",
+        lambda: proof.compare_production(
+            b.host, b.production, b.ran, deadline=b.call(f"a look at what {b.production.name} runs")
+        ),
+    )
+    return (found,)
 
 
 def _start(b: BorrowedHost, service: ResolvedService) -> UnitStatus:

@@ -28,6 +28,7 @@ def install(b: BorrowedHost, action: InstallVariant) -> Done:
         deadline=b.call(f"derivation of {service.name}", limits.UNIT_JOB),
     )
     with b.change("install variant", service.unit) as detail:
+        b.intended[service.name] = variant.intended
         detail["differences"] = list(variant.differences)
         variants.install(
             b.host,

@@ -42,7 +42,8 @@ def init(
 ) -> None:
     """Write an inventory by asking a host what it runs. Changes nothing on the host.
 
-    It looks at the units whose command line starts a model server, asks each
+    It looks at the units whose launch line starts a model server (also behind
+    shells, wrappers and scripts), says what it understood of it, asks each
     that runs for its models, and counts the GPUs. What it could not know
     stands in the file as a comment.
 
@@ -82,6 +83,9 @@ def init(
     for server in found.servers:
         state = server.answered or ("runs" if server.active else "does not run")
         print(f"{server.unit}: {server.engine}, {server.model or 'model unknown'}, {state}")
+        print(f"  {server.understood}")
+        if server.refused:
+            print(f"  no variant can be made of it: {server.refused}")
     for note in found.notes:
         print(f"not found out: {note}")
     print(f"written: {out}. Read it, then: opsctl validate -i {out}; opsctl doctor {host_name} -i {out}")
@@ -124,7 +128,9 @@ def service_name(server: FoundServer) -> str:
 
 def _service_lines(server: FoundServer) -> list[str]:
     name = service_name(server)
-    lines = [f"  {name}:", f"    unit: {_scalar(server.unit)}"]
+    lines = [f"  {name}:"]
+    lines += [f"    # {line}" for line in _comments(server)]
+    lines.append(f"    unit: {_scalar(server.unit)}")
     if server.engine != "vllm":
         lines.append(f"    engine: {server.engine}")
     known = "" if server.serving else "     # from the command line: the server did not tell"
@@ -143,6 +149,12 @@ def _service_lines(server: FoundServer) -> list[str]:
         f"  {name}-profiler: {{of: {name}, profiler: torch}}",
     ]
     return lines
+
+
+def _comments(server: FoundServer) -> list[str]:
+    """Return what a person should know of how the server is started; a plain command line says it by itself."""
+    lines = [server.understood] if server.understood not in {"", "started in ExecStart"} else []
+    return lines + ([f"No variant can be made of it: {server.refused}"] if server.refused else [])
 
 
 def _entry(

@@ -5,13 +5,18 @@ Reads only. For ``opsctl init``; a campaign never guesses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 
 from opsctl.deadline import Deadline
-from opsctl.engines import ENGINES, recognise
-from opsctl.errors import OpsctlError
+from opsctl.engines import ENGINES
+from opsctl.engines.argv import flag_value
+from opsctl.errors import HostError, OpsctlError
 from opsctl.host.protocol import Host, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
+from opsctl.serving.launch.line import Launch, NotSeen, Surroundings
+from opsctl.serving.launch.processes import engine_processes
+from opsctl.serving.launch.unit_line import first_launch, surroundings, whole_arguments
 from opsctl.serving.probing import ProbeOutcome, ServerProbe
 
 _CALL = 15.0
@@ -36,6 +41,10 @@ class FoundServer:
     """What /v1/models said, in words."""
     serving: bool = False
     needs_key: bool = False
+    understood: str = ""
+    """Where and behind what its engine is started, in words."""
+    refused: str = ""
+    """Why no variant can be made of it, and what to write instead; "" where one can."""
 
 
 @dataclass(frozen=True)
@@ -55,35 +64,60 @@ def discover(host: Host, *, deadline: Deadline) -> HostFound:
     servers = []
     for listed in units[:_MOST_UNITS]:
         status = systemd.status(listed.name, deadline=deadline.within(_CALL, f"status of {listed.name}"))
-        found = server_of(status)
+        # A distribution's own units start no model server: their programs are not read.
+        vendor = status.fragment_path.startswith(("/usr/lib/", "/lib/"))
+        limit = deadline.within(_CALL, f"the launch line of {listed.name}")
+        around = None if vendor else surroundings(host, status, (), copies="", deadline=limit)
+        found = server_of(status, around)
         if found is not None:
             servers.append(_asked(host, found, deadline))
     if len(units) > _MOST_UNITS:
         notes.append(f"only {_MOST_UNITS} of {len(units)} units were looked at")
     if not servers:
         known = ", ".join(engine.title for engine in ENGINES.values())
-        notes.append(f"no unit's command line starts a server that is known ({known}): write the service by hand")
+        notes.append(f"no unit's launch line starts a server that is known ({known}): see docs/launch-lines.md")
     return HostFound(tuple(servers), _gpus(host, deadline, notes), tuple(notes))
 
 
-def server_of(status: UnitStatus) -> FoundServer | None:
-    """Return the model server that a unit's command line starts, or None. Pure."""
-    for argv in status.exec_start:
-        engine = recognise(argv)
-        launch = engine.launch(argv) if engine else None
-        if engine is None or launch is None:
-            continue
-        address = "127.0.0.1" if (launch.address or "") in _ANYWHERE else launch.address
-        return FoundServer(
-            unit=status.name,
-            engine=engine.name,
-            active=status.active,
-            url=f"http://{address}:{launch.port}",
-            model=launch.model,
-            tensor_parallel=launch.tensor_parallel,
-            python=launch.python,
-        )
-    return None
+def server_of(status: UnitStatus, around: Surroundings | None = None) -> FoundServer | None:
+    """Return the model server that a unit starts, or None. Pure but for what ``around`` reads."""
+    around = around or Surroundings()
+    launch = first_launch(status, around)
+    said = None if isinstance(launch, NotSeen) else launch.engine.launch(whole_arguments(launch, around))
+    if isinstance(launch, NotSeen) or said is None:
+        return None
+    address, port = said.address or "", str(said.port)
+    if launch.container is not None:
+        address, port = "", launch.container.host_port(port)
+    return FoundServer(
+        unit=status.name,
+        engine=launch.engine.name,
+        active=status.active,
+        url=f"http://{'127.0.0.1' if address in _ANYWHERE else address}:{port}",
+        model=said.model,
+        tensor_parallel=said.tensor_parallel,
+        python=said.python or _activated(launch),
+        understood=describe(launch),
+        refused=f"{launch.refusal.reason}: {launch.refusal.instead}" if launch.refusal else "",
+    )
+
+
+def describe(launch: Launch) -> str:
+    """Return in words where a unit's engine is started, and what stands around it."""
+    words = f"started in {launch.place}"
+    if launch.container is not None:
+        words += f" in {launch.container.described}"
+    elif launch.wrappers:
+        words += f", behind {', '.join(launch.wrappers)}"
+    if named := flag_value(launch.argv, "config", launch.engine.flag):
+        words += f"; more arguments in {named}"
+    return " ".join(words.split())
+
+
+def _activated(launch: Launch) -> str | None:
+    """Return the Python of an environment that the launch line activates."""
+    found = (re.fullmatch(r"reads (/\S+/bin)/activate", change) for change in launch.environment)
+    return next((f"{match[1]}/python" for match in found if match), None)
 
 
 def _asked(host: Host, found: FoundServer, deadline: Deadline) -> FoundServer:
@@ -99,18 +133,23 @@ def _asked(host: Host, found: FoundServer, deadline: Deadline) -> FoundServer:
     finally:
         probe.close()
     names = answer.data if answer.outcome in {ProbeOutcome.GOOD, ProbeOutcome.OTHER_MODEL} else ()
-    return FoundServer(
-        unit=found.unit,
-        engine=found.engine,
-        active=True,
-        url=found.url,
+    return replace(
+        found,
         model=names[0] if answer.outcome is ProbeOutcome.OTHER_MODEL and names else found.model,
-        tensor_parallel=found.tensor_parallel,
-        python=found.python,
+        python=_running_python(host, found.unit, deadline) or found.python,
         answered=answer.seen,
         serving=bool(names),
         needs_key=answer.outcome is ProbeOutcome.UNAUTHORIZED,
     )
+
+
+def _running_python(host: Host, unit: str, deadline: Deadline) -> str | None:
+    """Return the Python that a unit's engine runs with, where its process shows it."""
+    try:
+        engines = engine_processes(host, unit, deadline=deadline.within(_CALL, f"the processes of {unit}"))
+    except HostError:
+        return None
+    return next((one.cmdline[0] for one in engines if re.fullmatch(r"/\S*/python[\d.]*", one.cmdline[0])), None)
 
 
 def _gpus(host: Host, deadline: Deadline, notes: list[str]) -> int | None:

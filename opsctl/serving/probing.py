@@ -47,6 +47,8 @@ class Answer:
     outcome: ProbeOutcome
     seen: str
     data: Any = None
+    status: int = 0
+    """Of HTTP, where there was an answer."""
 
     @property
     def good(self) -> bool:
@@ -122,6 +124,17 @@ class ServerProbe:
                 return str(answer.data[key])
         return None
 
+    def server_info(self, *, limit: float) -> dict[str, Any] | None:
+        """Return the server's own account of its arguments (SGLang's ``/get_server_info``), or None."""
+        answer = self._ask("GET", "/get_server_info", limit=limit)
+        return answer.data if answer.good and isinstance(answer.data, dict) else None
+
+    def has_route(self, path: str, *, limit: float) -> bool | None:
+        """Return whether the server has a route, without calling it: OPTIONS is 405 on one that is there, else 404."""
+        answer = self._ask("OPTIONS", path, limit=limit, parse=False)
+        known = {200: True, 204: True, 405: True, 404: False}
+        return known.get(answer.status)
+
     def running(self, *, limit: float) -> int | None:
         """Return requests running and waiting by ``/metrics``, or None where it does not say."""
         answer = self._ask("GET", self._routes.metrics, limit=limit, parse=False)
@@ -149,20 +162,21 @@ class ServerProbe:
 
 
 def _judge(method: str, path: str, response: httpx.Response, *, parse: bool) -> Answer:
-    said = f"{method} {path} answered {response.status_code}"
-    if response.status_code in {401, 403}:
-        return Answer(ProbeOutcome.UNAUTHORIZED, said)
-    if response.status_code in {408, 425, 429} or response.status_code >= 500:
-        return Answer(ProbeOutcome.BUSY, f"{said}: {_short(response.text)}")
-    if response.status_code != 200:
-        return Answer(ProbeOutcome.FOREIGN, f"{said}: {_short(response.text)}")
+    status = response.status_code
+    said = f"{method} {path} answered {status}"
+    if status in {401, 403}:
+        return Answer(ProbeOutcome.UNAUTHORIZED, said, status=status)
+    if status in {408, 425, 429} or status >= 500:
+        return Answer(ProbeOutcome.BUSY, f"{said}: {_short(response.text)}", status=status)
+    if status != 200:
+        return Answer(ProbeOutcome.FOREIGN, f"{said}: {_short(response.text)}", status=status)
     if not parse:
-        return Answer(ProbeOutcome.GOOD, said, response.text)
+        return Answer(ProbeOutcome.GOOD, said, response.text, status)
     try:
-        return Answer(ProbeOutcome.GOOD, said, response.json())
+        return Answer(ProbeOutcome.GOOD, said, response.json(), status)
     except (json.JSONDecodeError, UnicodeDecodeError):
         server = response.headers.get("server", "no name")
-        return Answer(ProbeOutcome.FOREIGN, f"{said} with something that is not JSON (server: {server})")
+        return Answer(ProbeOutcome.FOREIGN, f"{said} with something that is not JSON (server: {server})", status=status)
 
 
 _SAMPLE = re.compile(r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{[^}]*\})?\s+(?P<value>[\d.eE+]+)\s*$", re.MULTILINE)

@@ -189,3 +189,25 @@ def test_a_small_disk_and_no_curl_are_said(
     assert by_name["disk space of /var/lib/opsctl"].verdict is Verdict.STOP
     assert "started, unverified" in by_name["tools"].reason
     assert doctor.worst(checks) is Verdict.STOP
+
+
+SCOPE = f"docker-{'ab' * 32}.scope"
+FAKE_DOCKER = f"""\
+#!/bin/sh
+case $1 in
+run) exec systemd-run --quiet --scope --unit={SCOPE} {" ".join(Standin().argv())} ;;
+inspect) case $3 in *Id*) echo {"ab" * 32} ;; *) head -n 1 /sys/fs/cgroup/system.slice/{SCOPE}/cgroup.procs ;; esac ;;
+esac
+"""
+
+
+def test_a_container_of_production_is_no_stranger_on_its_gpus(
+    fresh_lab_host: LabHost, standin_unit: Callable[..., None], examine: Callable[..., dict[str, Check]]
+) -> None:
+    """The engine runs in a scope of its own, as Docker puts it; its container's id says whose it is."""
+    fresh_lab_host.write_file("/usr/local/bin/docker", FAKE_DOCKER, 0o755)
+    line = f"/usr/local/bin/docker run --rm --name m --network host vllm/vllm-openai {' '.join(Standin().argv()[2:])}"
+    standin_unit(fresh_lab_host, Standin(service=("ExecStart=", f"ExecStart={line}")))
+    checks = examine()
+    assert checks["gpu processes"].verdict is Verdict.OK
+    assert checks[f"process of {UNIT}"].verdict is Verdict.OK

@@ -27,8 +27,10 @@ from opsctl.serving.doctor.place import (
     parse_df,
     parse_ss,
 )
-from opsctl.serving.doctor.unit import FOREVER, UnitFacts, ends_with, judge_unit
+from opsctl.serving.doctor.unit import FOREVER, UnitFacts, judge_unit
 from opsctl.serving.gpu.nvidia_smi import Gpu, GpuProcess, GpuReading
+from opsctl.serving.launch.line import Surroundings, understand
+from opsctl.serving.launch.processes import Process
 from tests.serving.conftest import service_for
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
@@ -149,25 +151,6 @@ def test_a_topology_that_is_not_shown_is_unknown() -> None:
 ARGV = ("/opt/vllm/bin/vllm", "serve", "/models/k", "--port", "8000")
 
 
-@pytest.mark.parametrize(
-    ("cmdline", "argv", "same"),
-    [
-        (ARGV, ARGV, True),
-        (("/opt/vllm/bin/python3", *ARGV), ARGV, True),
-        (("/opt/vllm/bin/python3", *ARGV, "--seed", "1"), ARGV, False),
-        (("/opt/vllm/bin/python3", *ARGV[:-1], "8001"), ARGV, False),
-        (("python3", "vllm", "serve", "/m", "a", "b"), ("vllm", "serve", "/m", "$ARGS"), True),
-        (("python3", "vllm", "serve", "/m"), ("vllm", "serve", "/m", "$ARGS"), True),
-        (("python3", "vllm", "serve", "/models/kimi"), ("vllm", "serve", "/models/${NAME}"), True),
-        (("python3", "vllm", "serve", "/other/kimi"), ("vllm", "serve", "/models/${NAME}"), False),
-        (("vllm", "serve", "$5"), ("vllm", "serve", "$$5"), True),
-        (("vllm", "serve", "a.b"), ("vllm", "serve", "axb"), False),
-    ],
-)
-def test_a_process_is_compared_with_its_unit(cmdline: tuple[str, ...], argv: tuple[str, ...], same: bool) -> None:
-    assert ends_with(cmdline, argv) is same
-
-
 HEALTHY = UnitStatus(
     name="vllm-kimi-k25-int4.service",
     load_state="loaded",
@@ -188,10 +171,14 @@ HEALTHY = UnitStatus(
         "TimeoutStopUSec": 120_000_000,
     },
 )
-FACTS = UnitFacts(HEALTHY, ("python3", *ARGV), frozenset(HEALTHY.environment), "0.32.0", "0.32.0")
+ENVIRONMENT = {"VLLM_ENGINE_READY_TIMEOUT_S": "7200"}
+RUNNING = Process(9, 1, ("/opt/vllm/bin/python3", *ARGV), ENVIRONMENT)
+FACTS = UnitFacts(HEALTHY, understand(ARGV, Surroundings()), (RUNNING,), "0.32.0", "0.32.0")
 
 
 def judged(facts: UnitFacts = FACTS, **status: Any) -> dict[str, Check]:
+    if "exec_start" in status:
+        facts = dataclasses.replace(facts, launch=understand(status["exec_start"][0], Surroundings()))
     properties = status.pop("properties", {})
     changed = dataclasses.replace(facts.status, **status, properties={**HEALTHY.properties, **properties})
     checks = judge_unit(service_for(Standin()), dataclasses.replace(facts, status=changed))
@@ -240,9 +227,28 @@ def test_each_fault_of_a_unit_is_named(name: str, change: dict[str, Any], verdic
 
 
 def test_a_process_that_cannot_be_compared_is_unknown() -> None:
-    renamed = dataclasses.replace(FACTS, cmdline=("VLLM::APIServer",))
-    assert judged(renamed)["process"].verdict is Verdict.UNKNOWN
-    assert judged(dataclasses.replace(FACTS, cmdline=None))["process"].verdict is Verdict.UNKNOWN
+    renamed = dataclasses.replace(RUNNING, cmdline=("VLLM::APIServer",))
+    assert judged(dataclasses.replace(FACTS, processes=(renamed,)))["process"].verdict is Verdict.UNKNOWN
+    assert judged(dataclasses.replace(FACTS, processes=None))["process"].verdict is Verdict.UNKNOWN
+    hidden = understand(("/bin/sh", "-c", "$SERVER"), Surroundings())
+    assert judged(dataclasses.replace(FACTS, launch=hidden))["process"].verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("/usr/bin/numactl --cpunodebind=0 --membind=0", Verdict.OK),
+        ("/usr/bin/taskset -c 0-31 nice -n 5", Verdict.OK),
+        ("/usr/bin/env -i PATH=/usr/bin stdbuf -oL chrt -f 5", Verdict.OK),
+        ("/usr/bin/numactl -N 0 vllm serve /other", Verdict.STOP),
+        ("/usr/bin/env X=1 vllm serve /other", Verdict.UNKNOWN),
+    ],
+)
+def test_a_wrapper_that_executes_the_server_is_no_edit(line: str, verdict: Verdict) -> None:
+    """The unit says numactl …, the process does not: it is what numactl became."""
+    words = tuple(line.split())
+    launch = understand(words if "serve" in words else (*words, *ARGV), Surroundings())
+    assert judged(dataclasses.replace(FACTS, launch=launch))["process"].verdict is verdict
 
 
 def test_versions_that_differ_stop() -> None:

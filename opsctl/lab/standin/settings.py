@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from opsctl.serving.launch.config_file import arguments_of
+
 VERSION = "0.32.0"
 """The version that it claims unless STANDIN_VERSION says another."""
 
@@ -105,6 +107,16 @@ def _parser() -> _Parser:
     return parser
 
 
+def _with_config(argv: Sequence[str]) -> list[str]:
+    """Put the arguments of ``--config FILE`` behind ``serve``, as vLLM does: those of the line come later and win."""
+    words = list(argv)
+    while "--config" in words[:-1]:
+        at = words.index("--config")
+        found = arguments_of(Path(words[at + 1]).read_text(encoding="utf-8"))
+        words = [words[0], *found, *words[1:at], *words[at + 2 :]]
+    return words
+
+
 def release(version: str) -> tuple[int, int]:
     """Return (major, minor): 0.16.0rc2.dev344 behaves as 0.16, though PEP 440 sorts it below."""
     found = re.match(r"(\d+)\.(\d+)", version)
@@ -147,7 +159,7 @@ def read(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> Se
     Ends the process with status 2, as vLLM does, on a command line that it does not know.
     """
     parser = _parser()
-    options = parser.parse_args(argv)
+    options = parser.parse_args(_with_config(argv))
     version = environment.get("STANDIN_VERSION", VERSION)
     if options.version:
         print(version)

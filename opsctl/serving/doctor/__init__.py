@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from opsctl.deadline import Deadline
-from opsctl.errors import HostRebooted, OpsctlError, TransportLost
+from opsctl.errors import HostRebooted, OpsctlError, TransportLost, UnfitError
 from opsctl.estimate import Estimate
 from opsctl.host.guard import control
 from opsctl.host.protocol import Host, Systemd
@@ -19,10 +19,11 @@ from opsctl.playbook.models import Role
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.redaction import redact
 from opsctl.serving.doctor import looking
-from opsctl.serving.doctor.checks import Check, Verdict, ok, unknown, warning
+from opsctl.serving.doctor.checks import Check, Verdict, ok, stop, unknown, warning
 from opsctl.serving.doctor.gpu import judge_gpus, judge_topology
 from opsctl.serving.doctor.place import judge_fence, judge_kernel_log, judge_model, judge_port, judge_space, judge_tools
-from opsctl.serving.doctor.unit import judge_unit
+from opsctl.serving.doctor.unit import engine_argv, judge_unit
+from opsctl.serving.launch import variants
 
 TEMPORARY = "/tmp"  # noqa: S108 - the host's, where vLLM writes traces before they are compressed
 
@@ -48,7 +49,8 @@ def examine(
 
     def gpus() -> list[Check]:
         seen = looking.gpus(host, deadline)
-        ours = [*(service.unit for service in services), "opsctl-*"]
+        scopes = looking.container_scopes(host, production, systemd, deadline)
+        ours = [*(service.unit for service in services), "opsctl-*", *scopes]
         return judge_gpus(seen.reading, seen.processes, ours=ours, ranks=ranks, kill_foreign=kill_foreign) + (
             [judge_topology(looking.topology(host, deadline), len(seen.reading.gpus))] if seen.reading.gpus else []
         )
@@ -71,7 +73,8 @@ def examine(
         checks += _try(f"unit {service.unit}", partial(_unit, host, service, systemd, deadline))
         checks.append(_load_time((loads or {}).get(service.name), service))
     for service in variants:
-        checks += _try(f"variant {service.name}", partial(_variant, host, service, deadline))
+        of = next((one for one in production if one.name == service.of), None)
+        checks += _try(f"variant {service.name}", partial(_variant, host, service, of, systemd, deadline))
     return tuple(replace(check, reason=redact(check.reason), hint=redact(check.hint)) for check in checks)
 
 
@@ -96,7 +99,7 @@ def _unit(host: Host, service: ResolvedService, systemd: Systemd, deadline: Dead
     if facts.status.load_state == "loaded":
         port, listeners = looking.listeners(host, service, deadline)
         checks.append(judge_port(service, port, listeners, active=facts.status.active))
-        model, available = looking.model(host, facts.status, deadline)
+        model, available = looking.model(host, engine_argv(facts), deadline)
         if model is not None:
             checks.append(judge_model(model, available=available))
         checks += looking.key_file(host, service, deadline)
@@ -111,7 +114,24 @@ def _certificate(service: ResolvedService) -> list[Check]:
     return [Check(f"certificate of {service.name}", Verdict.WARNING, reason, hint, alarming=True)]
 
 
-def _variant(host: Host, service: ResolvedService, deadline: Deadline) -> list[Check]:
+def _variant(
+    host: Host, service: ResolvedService, of: ResolvedService | None, systemd: Systemd, deadline: Deadline
+) -> list[Check]:
+    """Derive a variant as a run would, without writing it; the version's own question costs a run alone."""
+    checks = _program(host, service, deadline)
+    if of is None:
+        return checks
+    name = f"launch line of {service.name}"
+    status = systemd.status(of.unit, deadline=deadline)
+    try:
+        found = variants.derive(host, service, status, token=0, run="none", switch="argument", deadline=deadline)
+    except UnfitError as error:
+        return [*checks, stop(name, "; ".join(filter(None, (error.message, error.seen))), error.hint or "")]
+    place = next((line for line in found.differences if line.startswith("in ")), "in ExecStart:")
+    return [*checks, ok(name, f"its differences can be put {place.rstrip(':')}")]
+
+
+def _program(host: Host, service: ResolvedService, deadline: Deadline) -> list[Check]:
     if not service.exec_prefix:
         return []
     name, program = f"variant {service.name}", service.exec_prefix[0]

@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from opsctl.deadline import Deadline
-from opsctl.engines import ENGINES, recognise
-from opsctl.host.protocol import Host, Systemd, UnitStatus
+from opsctl.engines import ENGINES
+from opsctl.errors import BusError, CommandFailed
+from opsctl.host.protocol import Host, Systemd
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.serving.doctor.checks import Check, ok, stop, warning
 from opsctl.serving.doctor.gpu import parse_topology
 from opsctl.serving.doctor.place import Listener, ModelFiles, Space, parse_df, parse_ss
 from opsctl.serving.doctor.unit import UnitFacts
 from opsctl.serving.gpu.nvidia_smi import GpuProcess, GpuReading, identify, read_gpus, unit_of
+from opsctl.serving.launch.line import Launch, NotSeen
+from opsctl.serving.launch.processes import Process, container_processes, engines_among, unit_processes
+from opsctl.serving.launch.recognise import engine_of
+from opsctl.serving.launch.unit_line import launch_of
 from opsctl.serving.observing import observe
 
 LIMIT = 15.0
@@ -36,6 +41,22 @@ def gpus(host: Host, deadline: Deadline) -> GpusSeen:
     named = identify(host, reading.processes, deadline=deadline)
     shown = {process.pid for process in named}
     return GpusSeen(reading, (*named, *(one for one in reading.processes if one.pid not in shown)))
+
+
+def container_scopes(
+    host: Host, production: Sequence[ResolvedService], systemd: Systemd, deadline: Deadline
+) -> list[str]:
+    """Return globs of the scopes in which production's containers run: docker-ID.scope, libpod-ID.scope."""
+    found = []
+    for service in production:
+        status = systemd.status(service.unit, deadline=deadline.within(LIMIT, f"reading {service.unit}"))
+        launch = launch_of(host, status, deadline=deadline.within(LIMIT, f"the launch line of {service.unit}"))
+        container = launch.container if isinstance(launch, Launch) else None
+        if container is not None:
+            asked = [container.client, "inspect", "--format", "{{.Id}}", container.called]
+            identity = _text(host, asked, deadline) or ""
+            found += [f"*-{identity}.scope"] if re.fullmatch(r"[0-9a-f]{12,64}", identity) else []
+    return found
 
 
 def topology(host: Host, deadline: Deadline) -> dict[tuple[int, int], str]:
@@ -86,30 +107,41 @@ def unit(host: Host, service: ResolvedService, systemd: Systemd, deadline: Deadl
     status = systemd.status(service.unit, deadline=deadline.within(LIMIT, f"reading {service.unit}"))
     if status.load_state != "loaded":
         return UnitFacts(status)
-    cmdline = environ = None
-    if status.main_pid:
-        cmdline = _nul_separated(host, f"/proc/{status.main_pid}/cmdline", deadline)
-        environ = _nul_separated(host, f"/proc/{status.main_pid}/environ", deadline)
     running = observe(host, service, deadline=deadline).version if status.active else None
+    launch = launch_of(host, status, deadline=deadline.within(LIMIT, f"the launch line of {service.unit}"))
+    processes = _processes(host, service.unit, launch, deadline) if status.active else None
     return UnitFacts(
         status,
-        cmdline=cmdline,
-        environ=frozenset(environ) if environ is not None else None,
-        installed_version=_installed_version(host, service, status, deadline),
+        launch=launch,
+        processes=processes,
+        installed_version=_installed_version(host, service, launch, processes or (), deadline),
         running_version=running,
     )
 
 
-def _nul_separated(host: Host, path: str, deadline: Deadline) -> tuple[str, ...] | None:
-    said = host.run(["cat", path], deadline=deadline.within(LIMIT, path), check=False)
-    if said.exit_status != 0 or not said.stdout:
+def _processes(host: Host, name: str, launch: Launch | NotSeen, deadline: Deadline) -> tuple[Process, ...] | None:
+    limit = deadline.within(LIMIT, f"the processes of {name}")
+    container = launch.container if isinstance(launch, Launch) else None
+    try:
+        found = unit_processes(host, name, deadline=limit)
+        if container is not None and not engines_among(found):
+            found += container_processes(host, container.client, container.called, deadline=limit)
+    except (CommandFailed, BusError):
         return None
-    return tuple(said.stdout.rstrip(b"\0").decode(errors="surrogateescape").split("\0"))
+    return found
 
 
-def _installed_version(host: Host, service: ResolvedService, status: UnitStatus, deadline: Deadline) -> str | None:
+def _installed_version(
+    host: Host,
+    service: ResolvedService,
+    launch: Launch | NotSeen,
+    processes: Sequence[Process],
+    deadline: Deadline,
+) -> str | None:
     """Return the engine's version by its package's own folder: importing it would take ten seconds."""
-    program = next((word for line in status.exec_start for word in line if word.startswith("/")), None)
+    argv = launch.argv if isinstance(launch, Launch) else ()
+    lines = [argv, *(process.cmdline for process in engines_among(processes))]
+    program = next((word for line in lines for word in line[:2] if word.startswith("/")), None)
     package = ENGINES[service.engine].package
     if program is None or package is None:
         return None
@@ -138,9 +170,9 @@ def _unit_of_pid(host: Host, pid: int, deadline: Deadline) -> str:
     return unit_of(found[0].cgroup) if found else ""
 
 
-def model(host: Host, status: UnitStatus, deadline: Deadline) -> tuple[ModelFiles | None, int | None]:
-    """Return the model's files by the unit's command line, and the memory that is available in bytes."""
-    path = model_path(status.exec_start[0] if status.exec_start else ())
+def model(host: Host, argv: Sequence[str], deadline: Deadline) -> tuple[ModelFiles | None, int | None]:
+    """Return the model's files by the engine's command line, and the memory that is available in bytes."""
+    path = model_path(argv)
     if path is None:
         return None, None
     script = """
@@ -167,7 +199,7 @@ exit 0"""
 
 def model_path(argv: Sequence[str]) -> str | None:
     """Return the model's folder by a server's command line, when it is a path."""
-    engine = recognise(argv)
+    engine = engine_of(argv)
     launch = engine.launch(argv) if engine else None
     return launch.path if launch else None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,9 @@ from opsctl.host.protocol import UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration, format_size
 from opsctl.serving.doctor.checks import Check, ok, stop, unknown, warning
+from opsctl.serving.launch.line import Launch, NotSeen
+from opsctl.serving.launch.processes import Process, engines_among
+from opsctl.serving.launch.words import matches
 
 FOREVER = 2**64 - 1
 """systemd's infinity."""
@@ -26,13 +28,21 @@ class UnitFacts:
     """What was seen of one production unit. None: could not be seen."""
 
     status: UnitStatus
-    cmdline: tuple[str, ...] | None = None
-    """Of the main process."""
-    environ: frozenset[str] | None = None
+    launch: Launch | NotSeen | None = None
+    """What its command starts."""
+    processes: tuple[Process, ...] | None = None
+    """Every process of the unit."""
     installed_version: str | None = None
     """Of the environment on disk."""
     running_version: str | None = None
     """What the server says of itself."""
+
+
+def engine_argv(facts: UnitFacts) -> tuple[str, ...]:
+    """Return the engine's argv, as far as the unit says it; without an engine, what the unit starts."""
+    if isinstance(facts.launch, Launch):
+        return facts.launch.argv
+    return facts.status.exec_start[0] if facts.status.exec_start else ()
 
 
 def judge_unit(service: ResolvedService, facts: UnitFacts) -> list[Check]:
@@ -49,7 +59,7 @@ def judge_unit(service: ResolvedService, facts: UnitFacts) -> list[Check]:
         *_sane(service, status),
         _timeouts(service, status),
         _dependents_of(service, status),
-        *_profiled(service, status),
+        *_profiled(service, status, engine_argv(facts)),
     ]
 
 
@@ -70,45 +80,39 @@ def _same_process(service: ResolvedService, facts: UnitFacts) -> Check:
     name = f"process of {service.unit}"
     if not facts.status.active:
         return unknown(name, f"the unit is {facts.status.active_state}")
-    if facts.cmdline is None or len(facts.status.exec_start) != 1:
-        return unknown(name, "its command line cannot be read")
-    wanted = facts.status.exec_start[0]
-    if facts.cmdline and re.match(r"\w+::", facts.cmdline[0]):
-        return unknown(name, f"it renamed itself to {facts.cmdline[0]}, so its arguments cannot be compared")
-    if not ends_with(facts.cmdline, wanted):
-        hint = "the unit was edited after its start: restart it, or undo the edit. A restore must give back what ran"
-        return stop(name, f"runs {' '.join(facts.cmdline)[:200]}, the unit says {' '.join(wanted)[:200]}", hint)
-    changed = _changed_environment(facts)
-    if changed:
-        hint = "the unit's environment was edited after its start: a restore would start with another one"
-        return stop(name, f"runs without this environment of its unit: {', '.join(changed)}", hint)
-    return ok(name, f"pid {facts.status.main_pid} runs what the unit says")
+    if facts.processes is None or facts.launch is None:
+        return unknown(name, "its processes cannot be read")
+    if isinstance(facts.launch, NotSeen):
+        return unknown(name, facts.launch.refusal.reason, facts.launch.refusal.instead)
+    engines = engines_among(facts.processes)
+    if not engines:
+        renamed = next((process.cmdline[0] for process in facts.processes if process.renamed), None)
+        words = f"it renamed itself to {renamed}" if renamed else "no process of the unit is the engine"
+        return unknown(name, f"{words}, so its arguments cannot be compared")
+    for engine in engines:
+        if not matches(facts.launch.argv, engine.cmdline):
+            return _other_process(name, facts.launch, engine)
+        changed = _changed_environment(facts.status, facts.launch, engine)
+        if changed:
+            hint = "the unit's environment was edited after its start: a restore would start with another one"
+            return stop(name, f"runs without this environment of its unit: {', '.join(changed)}", hint)
+    return ok(name, f"pid {', '.join(str(engine.pid) for engine in engines)} runs what the unit says")
 
 
-def _changed_environment(facts: UnitFacts) -> list[str]:
-    """Return names of the unit's variables that the process does not have so. A file may override them."""
-    if facts.environ is None or facts.status.properties.get("EnvironmentFiles"):
+def _other_process(name: str, launch: Launch, engine: Process) -> Check:
+    reason = f"runs {' '.join(engine.argv)[:200]}, the unit says {' '.join(launch.argv)[:200]}"
+    if launch.own_environment:
+        return unknown(name, f"{reason}; what is around it ({', '.join(launch.wrappers)}) may have changed that")
+    hint = "the unit was edited after its start: restart it, or undo the edit. A restore must give back what ran"
+    return stop(name, reason, hint)
+
+
+def _changed_environment(status: UnitStatus, launch: Launch, engine: Process) -> list[str]:
+    """Return names of the unit's variables that the engine does not have so. A file, or a shell, may override them."""
+    if engine.environ is None or launch.own_environment or status.properties.get("EnvironmentFiles"):
         return []
-    return [entry.partition("=")[0] for entry in facts.status.environment if entry not in facts.environ]
-
-
-def ends_with(cmdline: Sequence[str], argv: Sequence[str]) -> bool:
-    """Return whether a process runs an ExecStart: the same words, behind an interpreter where it is a script.
-
-    Words with variables are expanded at the start; a whole ``$NAME`` may have become any number of words.
-    """
-    # \x00 and not \0, which swallows digits that follow it.
-    pattern = ""
-    for word in argv[1:]:
-        if re.fullmatch(r"\$\w+", word):
-            pattern += r"(?:[^\x00]*\x00)*?"
-            continue
-        for odd, piece in enumerate(re.split(r"(\$\{\w+\}|\$\$)", word)):
-            variable = r"\$" if piece == "$$" else r"[^\x00]*"
-            pattern += variable if odd % 2 else re.escape(piece)
-        pattern += r"\x00"
-    text = "".join(f"{word}\0" for word in cmdline)
-    return re.search(rf"(?:^|\x00){pattern}$", text) is not None
+    entries = (entry.partition("=") for entry in status.environment)
+    return [name for name, _, value in entries if engine.environ.get(name) != value]
 
 
 def _same_version(service: ResolvedService, facts: UnitFacts) -> Check:
@@ -217,9 +221,8 @@ def _dependents_of(service: ResolvedService, status: UnitStatus) -> Check:
     return ok(f"what hangs on {service.unit}", "no unit requires it")
 
 
-def _profiled(service: ResolvedService, status: UnitStatus) -> list[Check]:
+def _profiled(service: ResolvedService, status: UnitStatus, argv: Sequence[str]) -> list[Check]:
     """Say when production itself runs with a profiler, or with one that would flush inside a short RPC."""
-    argv = status.exec_start[0] if status.exec_start else ()
     config = flag_value(argv, "profiler-config", ENGINES[service.engine].flag)
     if config is None and _environment(status, "VLLM_TORCH_PROFILER_DIR") is None:
         return []

@@ -13,18 +13,11 @@ from opsctl.playbook.models import ArgumentEdits
 
 
 def edit(argv: Sequence[str], edits: ArgumentEdits, engine: Engine, *, where: str) -> tuple[str, ...]:
-    """Return argv after removals, replacements and additions. Words are compared, never parsed as shell.
+    """Return argv after removals, replacements and additions; words that stay are the same objects.
 
     Raises UnfitError when a flag to be removed is not there (a difference that silently does nothing would be
-    reported as a measured one), or when the command is a line for a shell.
+    reported as a measured one).
     """
-    if _is_shell(argv) and (edits.add or edits.remove or edits.replace):
-        raise UnfitError(
-            "the command is one line for a shell, so its arguments cannot be edited one by one",
-            seen=" ".join(argv)[:200],
-            where=where,
-            hint="write ExecStart= as the program and its arguments; ${NAME} works without a shell",
-        )
     words = list(argv)
     for flag in edits.remove:
         words = _remove(words, flag, engine, where)
@@ -33,19 +26,13 @@ def edit(argv: Sequence[str], edits: ArgumentEdits, engine: Engine, *, where: st
     return (*words, *edits.add)
 
 
-def _is_shell(argv: Sequence[str]) -> bool:
-    return argv[0].rpartition("/")[2] in {"sh", "bash", "dash", "zsh", "ksh"} and any(
-        re.fullmatch(r"-\w*c", word) for word in argv[1:3]
-    )
-
-
 def _remove(words: list[str], flag: str, engine: Engine, where: str) -> list[str]:
     wanted = flag_name(flag if flag.startswith("-") else f"--{flag}", engine.flag)
     found = [position for position, word in enumerate(words) if flag_name(word, engine.flag) == wanted]
     if not found:
         flags = sorted({name for word in words if (name := flag_name(word, engine.flag))})
         near = difflib.get_close_matches(wanted or "", flags, n=1)
-        variables = [word for word in words if re.match(r"\$\{?\w+\}?$", word)]
+        variables = [word for word in words if getattr(word, "many", False) or re.match(r"\$\{?\w+\}?$", word)]
         raise UnfitError(
             f"{flag} is not on the command line, so it cannot be removed",
             seen=", ".join(f"--{name}" for name in flags) or "no flags",
@@ -68,6 +55,9 @@ def _replace(words: list[str], flag: str, value: str, engine: Engine) -> list[st
     if not found:
         return [*words, spelled, value]
     position = found[-1]
+    if any(getattr(word, "shared", False) for word in words[position : extent(words, position)]):
+        # It comes out of a variable with others. Both engines take the last of several.
+        return [*words, spelled, value]
     if "=" in words[position]:
         words[position] = f"{words[position].partition('=')[0]}={value}"
         return words

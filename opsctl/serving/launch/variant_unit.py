@@ -57,7 +57,7 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 def derived_assignments(
     production: Sequence[Assignment],
     *,
-    command: ExecCommand,
+    commands: Sequence[ExecCommand],
     values: Mapping[str, str],
     condition: str,
     env: Mapping[str, str],
@@ -68,7 +68,7 @@ def derived_assignments(
 ) -> list[Assignment]:
     """Return a variant's assignments: production's own, without what is dropped, with what is added at the end.
 
-    ``command`` holds the words as a unit file needs them; ``values`` are production's specifiers, put in place
+    ``commands`` hold the words as a unit file needs them; ``values`` are production's specifiers, put in place
     of ``%n`` and its kin, since the variant's name is another. Raises UnfitError for limits that would undo
     what keeps a variant safe.
     """
@@ -82,7 +82,7 @@ def derived_assignments(
     settings = [
         # No empty assignment before it: that would reset production's own conditions.
         ("ExecCondition", condition),
-        ("ExecStart", format_exec(command)),
+        *(("ExecStart", format_exec(command)) for command in commands),
         *(("Environment", quote_word(f"{name}={literal(value, dollar=False)}")) for name, value in env.items()),
     ]
     if environment_file:
@@ -133,6 +133,11 @@ def environment_text(env: Mapping[str, str]) -> str:
     return "# Written by opsctl\n" + "".join(lines)
 
 
+def is_secret(name: str) -> bool:
+    """Return whether a variable's name says that its value is nobody's business."""
+    return _SECRET.search(name) is not None
+
+
 def environment_lines(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the difference that variables make, a line each; what looks secret is named and not shown."""
-    return tuple(f"+ env {name}={'[redacted]' if _SECRET.search(name) else value}" for name, value in env.items())
+    return tuple(f"+ env {name}={'[redacted]' if is_secret(name) else value}" for name, value in env.items())

@@ -7,22 +7,24 @@ systemd then made of it must equal what was meant, argument by argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from opsctl.deadline import Deadline
-from opsctl.engines import ENGINES, Engine
-from opsctl.engines.argv import flag_value
-from opsctl.engines.base import Switch
-from opsctl.errors import CommandFailed, PreflightStop, UnfitError, UnitNotFound
+from opsctl.engines import ENGINES
+from opsctl.engines.base import ProfilerSwitch, Switch
+from opsctl.errors import CommandFailed, PreflightStop, UnfitError
 from opsctl.host.guard import SLICE, holds_condition
 from opsctl.host.protocol import Host, Systemd, UnitStatus
-from opsctl.playbook.models import ArgumentEdits
 from opsctl.playbook.resolved import ResolvedService
-from opsctl.serving.launch.arguments import differences, edit
-from opsctl.serving.launch.execline import ExecCommand, literal, parse_exec, same_words
-from opsctl.serving.launch.unitfile import Assignment, format_unit, last_value, merge, specifiers, values_of
+from opsctl.serving.launch.containers import rename_in, stops_container
+from opsctl.serving.launch.execline import literal
+from opsctl.serving.launch.line import Launch
+from opsctl.serving.launch.line_edit import Intended, edit_line
+from opsctl.serving.launch.unit_line import UnitLine, read_line, surroundings
+from opsctl.serving.launch.unitfile import EXEC_KEYS, Assignment, format_unit, last_value, specifiers, values_of
 from opsctl.serving.launch.variant_unit import derived_assignments, environment_lines, environment_text
+from opsctl.serving.launch.words import Files
 from opsctl.serving.profiler import ask_binary
 from opsctl.serving.waits import CALL_LIMIT
 
@@ -41,14 +43,20 @@ class Variant:
     production: str
     text: str
     argv: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    """Every ExecStart, in order; ``argv`` is the one that starts the engine."""
     differences: tuple[str, ...]
     """How it differs from production, a line each; values that look secret are not in it."""
+    intended: Intended
+    """What the engine's process must show."""
     mode: int = 0o644
     trace_dir: str = ""
     user: str = ""
     """Whom the trace folder must belong to; "" is root."""
     environment_file: tuple[str, str] = ("", "")
     """(path, text) of a companion that outranks production's EnvironmentFile=; ("", "") where none is needed."""
+    copies: Files = field(default_factory=dict)
+    """Scripts and configuration files derived from production's, by the path they are written to."""
 
 
 def derive(
@@ -70,45 +78,66 @@ def derive(
     """
     limit = deadline or Deadline(2 * CALL_LIMIT, f"deriving {service.name}")
     where = f"host {host.name}, {production.fragment_path or production.name}"
-    assignments = merge(_read_unit(host, production, limit))
-    engine = ENGINES[service.engine]
-    command, loaded = _command(assignments, production, where)
-    words, env = loaded, dict(service.env)
-    notes: tuple[str, ...] = ()
-    if service.profiler is not None:
-        words, switched, how = _with_profiler(
-            host, engine, loaded, version=version, switch=switch, trace_dir=trace_dir, deadline=limit
-        )
-        env, notes = {**switched, **env}, (f"profiler: {how}",)
-    edited = edit(words, _edits(service, command), engine, where=where)
-    argv = (*_as_loaded(service.exec_prefix, command), *edited)
-    companion = _companion(host, service, assignments, env, limit)
+    folder = unit_folder(host, deadline=limit)
+    copies = copies_folder(folder, service.unit)
+    line = read_line(host, production, copies=copies, deadline=limit)
+    around = surroundings(host, production, line.assignments, copies=copies, deadline=limit)
+    on = _profiler(host, service, line, version=version, switch=switch, trace_dir=trace_dir, deadline=limit)
+    env = {**(on.env if on else {}), **service.env}
+    made = edit_line(
+        line.launch,
+        line.loaded[line.index],
+        engine=ENGINES[service.engine],
+        args=service.args,
+        switch=on,
+        env=env,
+        prefix=service.exec_prefix,
+        read=around.read,
+        directory=around.directory,
+        copies=copies,
+        name=service.unit.removesuffix(".service"),
+        trace_dir=trace_dir if service.profiler else "",
+        where=where,
+    )
+    assignments = _for_container(line, made.renamed, where)
+    companion = ("", "")
+    if made.env and values_of(line.assignments, "Service", "EnvironmentFile"):
+        # A file outranks Environment=.
+        companion = companion_path(folder, service.unit), environment_text(made.env)
+    lines = tuple(made.argv if index == line.index else argv for index, argv in enumerate(line.loaded))
     traces = trace_dir if service.profiler else ""
     final = derived_assignments(
         assignments,
         # Percent signs of a loaded argv are final; its variables are still to come.
-        command=replace(command, words=tuple(literal(word, dollar=False) for word in argv)),
+        commands=[
+            replace(command, words=tuple(literal(word, dollar=False) for word in argv))
+            for command, argv in zip(line.commands, lines, strict=True)
+        ],
         values=specifiers(production.name, fragment=production.fragment_path),
         # The plus sign: the lease is root's to read, whoever the server runs as.
         condition=("+" if host.entry.scope == "system" else "") + holds_condition(host.entry, token),
-        env={} if companion[0] else env,
+        env={} if companion[0] else made.env,
         environment_file=companion[0],
         limits=service.limits,
         trace_dir=traces,
         where=where,
     )
+    notes = (f"profiler: {on.how}",) if on else ()
     limits = tuple(f"+ {key}={value}" for key, value in service.limits.items())
     return Variant(
         name=service.name,
         unit=service.unit,
         production=production.name,
         text=format_unit(final, head=_head(service, production, run)),
-        argv=argv,
-        differences=(*notes, *differences(loaded, argv, engine), *environment_lines(env), *limits),
+        argv=made.argv,
+        lines=lines,
+        differences=(*notes, *made.differences, *environment_lines(env), *limits),
+        intended=made.intended,
         mode=_mode(host, production, limit),
         trace_dir=traces,
-        user=_user(assignments),
+        user=_user(line.assignments),
         environment_file=companion,
+        copies=made.files,
     )
 
 
@@ -129,6 +158,10 @@ def install(host: Host, variant: Variant, *, systemd: Systemd, deadline: Deadlin
     if variant.environment_file[0]:
         path, text = variant.environment_file
         host.write_file(path, text.encode(), deadline=deadline, mode=0o600)
+    for path, copy in variant.copies.items():
+        host.write_file(path, copy.text.encode(errors="surrogateescape"), deadline=deadline, mode=0o600)
+        for program in ("chown", "chmod"):
+            host.run([program, f"--reference={copy.original}", "--", path], deadline=deadline)
     host.write_file(f"{folder}/{variant.unit}", variant.text.encode(), deadline=deadline, mode=variant.mode)
     if variant.trace_dir:
         _make_trace_dir(host, variant, deadline)
@@ -153,8 +186,8 @@ def remove(host: Host, variant_unit: str, *, systemd: Systemd, deadline: Deadlin
         return
     if not head.startswith(f"# {WRITTEN}".encode()):
         raise UnfitError(f"{path} was not written by opsctl and stays", where=f"host {host.name}")
-    companion = companion_path(folder, variant_unit)
-    host.run(["rm", "-rf", "--", path, mask_folder(folder, variant_unit), companion], deadline=deadline)
+    derived = (companion_path(folder, variant_unit), copies_folder(folder, variant_unit))
+    host.run(["rm", "-rf", "--", path, mask_folder(folder, variant_unit), *derived], deadline=deadline)
     systemd.daemon_reload(deadline=deadline)
 
 
@@ -162,12 +195,14 @@ def check_loaded(systemd: Systemd, variant: Variant, *, deadline: Deadline) -> U
     """Compare what systemd loaded with what was meant. Raises PreflightStop with both."""
     status = systemd.status(variant.unit, deadline=deadline)
     wrong = [
-        *_mismatch("ExecStart", " ".join(variant.argv), [" ".join(line) for line in status.exec_start]),
-        *_mismatch("Slice", SLICE, [status.slice]),
-        *_mismatch("Restart", "no", [str(status.properties.get("Restart", "no"))]),
-        *_mismatch("LoadState", "loaded", [status.load_state]),
+        *_mismatch(
+            "ExecStart", [" ".join(line) for line in variant.lines], [" ".join(line) for line in status.exec_start]
+        ),
+        *_mismatch("Slice", [SLICE], [status.slice]),
+        *_mismatch("Restart", ["no"], [str(status.properties.get("Restart", "no"))]),
+        *_mismatch("LoadState", ["loaded"], [status.load_state]),
     ]
-    if len(status.exec_start) == 1 and status.exec_start[0] != variant.argv and not wrong:
+    if status.exec_start != variant.lines and not wrong:
         wrong.append("ExecStart has the same text, split into other arguments")
     conflicts = [name for name in _strings(status.properties.get("Conflicts")) if name != "shutdown.target"]
     if conflicts:
@@ -185,8 +220,9 @@ def check_loaded(systemd: Systemd, variant: Variant, *, deadline: Deadline) -> U
     return status
 
 
-def _mismatch(name: str, wanted: str, seen: Sequence[str]) -> list[str]:
-    return [] if list(seen) == [wanted] else [f"{name} is {'; '.join(seen) or 'empty'}, wanted {wanted}"]
+def _mismatch(name: str, wanted: Sequence[str], seen: Sequence[str]) -> list[str]:
+    same = list(seen) == list(wanted)
+    return [] if same else [f"{name} is {'; '.join(seen) or 'empty'}, wanted {'; '.join(wanted)}"]
 
 
 def _strings(value: object) -> list[str]:
@@ -210,104 +246,57 @@ def mask_folder(folder: str, unit: str) -> str:
     return f"{folder}.control/{unit}.d"
 
 
+def copies_folder(folder: str, unit: str) -> str:
+    """Return where copies of production's scripts and configuration files lie for a variant."""
+    return f"{folder}/{unit}.opsctl-copies"
+
+
 def companion_path(folder: str, unit: str) -> str:
     """Return the path of a variant's own environment file; systemd reads no file of that name as a unit."""
     return f"{folder}/{unit}.opsctl-environment"
 
 
-def _read_unit(host: Host, production: UnitStatus, deadline: Deadline) -> list[str]:
-    """Return the text of the fragment and of each drop-in, in the order in which systemd applied them."""
-    if production.load_state == "not-found" or not production.fragment_path:
-        raise UnitNotFound(
-            f"{host.name} has no unit file of {production.name}",
-            seen=f"load state {production.load_state}, fragment {production.fragment_path or 'none'}",
-            where=f"host {host.name}",
-            hint="a variant is derived from a unit on disk; transient units have none",
-        )
-    if production.need_daemon_reload:
-        raise UnfitError(
-            f"{production.name} was edited on disk and not loaded since",
-            where=f"host {host.name}, {production.fragment_path}",
-            hint="look at the edit, then `systemctl daemon-reload`: a variant of a mixture would prove nothing",
-        )
-    paths = (production.fragment_path, *production.drop_in_paths)
-    return [host.read_file(path, deadline=deadline).decode(errors="surrogateescape") for path in paths]
+def _for_container(line: UnitLine, renamed: tuple[str, str] | None, where: str) -> tuple[Assignment, ...]:
+    """Return the unit's settings with the variant's container in every line that speaks to production's.
 
-
-def _command(
-    assignments: Sequence[Assignment], production: UnitStatus, where: str
-) -> tuple[ExecCommand, tuple[str, ...]]:
-    """Return production's one command as written, and its argv as loaded. They must agree, or the file is not it."""
-    try:
-        commands = [one for line in values_of(assignments, "Service", "ExecStart") for one in parse_exec(line)]
-    except ValueError as error:
-        raise UnfitError(f"ExecStart of {production.name} cannot be read: {error}", where=where) from error
-    if len(commands) != 1 or len(production.exec_start) != 1:
+    Raises UnfitError where the unit's stop would leave a container running.
+    """
+    if renamed is None:
+        return line.assignments
+    stops = [entry.value for entry in line.assignments if entry.key in {"ExecStop", "ExecStopPost"}]
+    container = line.launch.container if isinstance(line.launch, Launch) else None
+    if container is not None and container.detached and not any(stops_container(value) for value in stops):
         raise UnfitError(
-            f"{production.name} has {len(production.exec_start)} ExecStart commands; a server has one", where=where
-        )
-    command, loaded = commands[0], production.exec_start[0]
-    if "@" in command.prefix:
-        raise UnfitError(
-            f"{production.name} starts its program under another name (ExecStart=@…)",
+            "the container is started detached, and nothing in the unit stops it",
+            wanted="a stop of the unit that stops its container",
             where=where,
-            hint="write it without @: a variant must be able to change the command",
+            hint=f"set ExecStop={container.client} stop {container.called}, or run it without -d",
         )
-    if not same_words(command.words, loaded, specifiers(production.name, fragment=production.fragment_path)):
-        raise UnfitError(
-            f"what systemd runs as {production.name} is not what its files say",
-            wanted=" ".join(command.words)[:300],
-            seen=" ".join(loaded)[:300],
-            where=where,
-            hint="see `systemctl cat` and `systemctl show -p ExecStart`",
-        )
-    # A dash would turn a failed load into a success.
-    return replace(command, prefix=command.prefix.replace("-", "")), loaded
+    return tuple(
+        replace(entry, value=rename_in(entry.value, *renamed)) if entry.key in EXEC_KEYS else entry
+        for entry in line.assignments
+    )
 
 
-def _with_profiler(
+def _profiler(
     host: Host,
-    engine: Engine,
-    words: Sequence[str],
+    service: ResolvedService,
+    line: UnitLine,
     *,
     version: str | None,
     switch: Switch | None,
     trace_dir: str,
     deadline: Deadline,
-) -> tuple[tuple[str, ...], dict[str, str], str]:
-    """Return (argv, environment, in words) with the profiler switched on, the way this server wants it."""
+) -> ProfilerSwitch | None:
+    """Return how the profiler is switched on the way this server wants it, None where the variant has none."""
+    if service.profiler is None:
+        return None
+    engine = ENGINES[service.engine]
     chosen = switch or engine.profiler_switch(version)
     if chosen == "unsure":
-        chosen = ask_binary(host, engine, words, deadline=deadline)
-    on = engine.switch_on(chosen, trace_dir, version=version)
-    given = [flag for flag in on.remove if flag_value(words, flag.lstrip("-"), engine.flag) is not None]
-    kept = edit(words, ArgumentEdits(remove=tuple(given)), engine, where=f"host {host.name}")
-    return (*kept, *on.add), dict(on.env), on.how
-
-
-def _as_loaded(words: Iterable[str], command: ExecCommand) -> tuple[str, ...]:
-    """Return what the user wrote as systemd must load it: a dollar sign of theirs is a dollar sign."""
-    return tuple(word if command.literal_dollar else word.replace("$", "$$") for word in words)
-
-
-def _edits(service: ResolvedService, command: ExecCommand) -> ArgumentEdits:
-    """Return the user's edits, as systemd must load them."""
-    args = service.args
-    values = _as_loaded((str(value) for value in args.replace.values()), command)
-    return ArgumentEdits(
-        add=_as_loaded(args.add, command),
-        remove=args.remove,
-        replace=dict(zip(args.replace, values, strict=True)),
-    )
-
-
-def _companion(
-    host: Host, service: ResolvedService, assignments: Sequence[Assignment], env: Mapping[str, str], deadline: Deadline
-) -> tuple[str, str]:
-    """Return the environment file that a variant needs where production has one, since files outrank Environment=."""
-    if not env or not values_of(assignments, "Service", "EnvironmentFile"):
-        return "", ""
-    return companion_path(unit_folder(host, deadline=deadline), service.unit), environment_text(env)
+        argv = line.launch.argv if isinstance(line.launch, Launch) else ()
+        chosen = ask_binary(host, engine, [str(word) for word in argv], deadline=deadline)
+    return engine.switch_on(chosen, trace_dir, version=version)
 
 
 def _mode(host: Host, production: UnitStatus, deadline: Deadline) -> int:

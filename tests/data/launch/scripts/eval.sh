@@ -1,0 +1,3 @@
+#!/bin/bash
+CMD="vllm serve /models/kimi"
+eval "$CMD"

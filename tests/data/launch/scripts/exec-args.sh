@@ -1,0 +1,3 @@
+#!/bin/sh
+. /srv/env.sh
+exec "$@"

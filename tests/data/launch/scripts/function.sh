@@ -1,0 +1,8 @@
+#!/bin/bash
+start() {
+  vllm serve /models/kimi "$@"
+}
+cat <<END
+vllm serve is what comes next
+END
+start

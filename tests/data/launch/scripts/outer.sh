@@ -1,0 +1,2 @@
+#!/bin/bash
+exec /srv/run.sh --max-num-seqs 64

@@ -1,0 +1,3 @@
+#!/bin/bash
+cd "${0%/*}"
+exec vllm serve /models/kimi

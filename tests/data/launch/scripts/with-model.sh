@@ -1,0 +1,2 @@
+#!/bin/sh
+exec vllm serve "$1" --port "$2"
