@@ -1,4 +1,4 @@
-"""The one way in which anything is tried again (tenacity's own defaults retry for ever, at once)."""
+"""The one way in which anything is tried again (tenacity's own defaults retry without limit or pause)."""
 
 from __future__ import annotations
 

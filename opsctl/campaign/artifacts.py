@@ -1,4 +1,4 @@
-"""Fetching what a step left on its host, each file proven whole by its size and hash."""
+"""Fetching what a step left on its host, each file verified by its size and hash."""
 
 from __future__ import annotations
 

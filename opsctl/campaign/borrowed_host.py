@@ -2,7 +2,7 @@
 
 Everything that changes the host goes through ``change``: it looks first whether the run was cancelled and
 whether the lease still holds, and stands in the journal before and after. The fence (a bus bridge that dies
-with the token) is what makes this safe; the look is what makes it polite.
+with the token) is what makes this safe; that check alone would not be.
 """
 
 from __future__ import annotations

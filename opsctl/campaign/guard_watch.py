@@ -17,7 +17,7 @@ from opsctl.playbook.resolved import ResolvedService
 _LOOK_EVERY = 0.5
 _LINK_BUDGET = 60.0
 _LOADS = 3
-"""How many whole loads a watcher waits for: the guard itself goes on for ever."""
+"""How many complete loads a watcher waits for: the guard itself has no limit."""
 
 
 def watch_guard(

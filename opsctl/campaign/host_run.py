@@ -36,7 +36,7 @@ def carry_out(b: BorrowedHost) -> OpsctlError | None:
     except LeaseLost as error:
         failure = failure or error
         _after_the_guard(b, error)
-    except Exception as problem:  # noqa: BLE001 - the guard takes over, and the person hears so
+    except Exception as problem:  # noqa: BLE001 - the guard takes over, and the output reports it
         trouble = problem if isinstance(problem, OpsctlError) else as_defect(problem)
         failure = failure or trouble
         _not_verified(b, trouble)

@@ -1,4 +1,4 @@
-"""What follows a run: its reports, its place in the history, word to those who want it.
+"""Work after a run: writes its reports, adds it to the history, sends notifications.
 
 None of it changes how the run ended: what fails here is a line under the result.
 """

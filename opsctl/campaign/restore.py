@@ -126,7 +126,7 @@ def _record(b: BorrowedHost) -> None:
 
 
 def _until_it_serves(b: BorrowedHost, *, after: OpsctlError | None = None) -> None:
-    """Carry out the branch of a restore until production serves, with growing pauses, and not for ever."""
+    """Carry out the branch of a restore until production serves, with growing pauses, up to a limit."""
     pause = limits.RESTORE_PAUSE
     for attempt in range(1 if after is None else 2, limits.RESTORE_ATTEMPTS + 1):
         if after is not None:

@@ -65,7 +65,7 @@ class Run:
 
 
 def begin(definition: Definition, run: str, journal: Journal, sinks: Sequence[Sink]) -> ExitCode:
-    """Carry a new run out, from its first record to its last word, and return the exit code."""
+    """Carry a new run out, from its first record to its summary, and return the exit code."""
     journal.begin_run(
         run,
         playbook=definition.playbook.name,
@@ -96,7 +96,7 @@ def finish(work: Run, body: Callable[[], None]) -> ExitCode:
 def conclude(recorder: Recorder, error: OpsctlError | None, *, interrupted: bool = False) -> Verdict:
     """Record what ended a run, derive from its journal how it ended, and say so."""
     journal, run = recorder.journal, recorder.run
-    # Whatever the disk says: the person hears how it ended, and the exit code is true.
+    # Even when the disk fails, the outcome is printed and the exit code is correct.
     journal.forgive()
     code = int(error.exit_code) if error else None
     journal.run_failure(run, interrupted=interrupted, error=str(error) if error else "", code=code)

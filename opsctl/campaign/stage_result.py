@@ -21,7 +21,7 @@ from opsctl.results import Evidence, State, StepResult
 
 @dataclass
 class Tail:
-    """Whole lines of a growing JSON Lines file on the host."""
+    """Complete lines of a growing JSON Lines file on the host."""
 
     path: str
     offset: int = 0

@@ -109,7 +109,7 @@ def _start(b: BorrowedHost, step: Measure, invocation: Invocation) -> None:
             b.say("step.progress", f"re-attached to {step.unit}, which still runs")
             return
         if status.load_state != "not-found":
-            # It ended while nobody looked, badly: systemd keeps its name until it is told to forget it.
+            # It failed while no controller watched: systemd keeps a failed unit's name until it is reset.
             _forget(b, step.unit)
         local = build_zipapp(b.recorder.journal.folder / "payload")
         payload = f"{b.host.state_dir}/payload/{local.name}"

@@ -73,7 +73,7 @@ def open_sinks(journal: Any, run_id: str, *, as_json: bool, plain: bool) -> list
 
 
 def conclude(journal: Any, run_id: str, sinks: list[Any], *, as_json: bool) -> None:
-    """Write the report, end the showing, and say the last word: what was found, and is production back."""
+    """Write the report, end the live view, and print the summary: the finding, and whether production is back."""
     from opsctl.campaign.reporting import conclude_run
     from opsctl.commands.saying import say_error
     from opsctl.commands.terminal import Terminal
@@ -90,5 +90,5 @@ def conclude(journal: Any, run_id: str, sinks: list[Any], *, as_json: bool) -> N
     except OSError:
         # Whoever read us has gone; the exit code is true all the same.
         return
-    except Exception as error:  # noqa: BLE001 - how the run ended stands, whatever is wrong with our last words
+    except Exception as error:  # noqa: BLE001 - how the run ended stands, even when the summary fails
         say_error(error if isinstance(error, OpsctlError) else as_defect(error), as_json=False)

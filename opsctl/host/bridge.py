@@ -134,7 +134,7 @@ class ChannelBridge:
 
 @contextlib.contextmanager
 def ssh_lost_is_end(where: str) -> Any:
-    """A pump has nobody to raise to: a lost link is simply its end, told by ``ended``."""
+    """A pump has no caller to raise to: it reports a lost link through ``ended``."""
     with contextlib.suppress(HostError), ssh_errors(where):
         yield
 

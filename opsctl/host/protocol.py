@@ -37,7 +37,7 @@ class Completed:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file that crossed the link, proven whole."""
+    """A file that crossed the link, verified complete."""
 
     path: str
     size: int
@@ -215,7 +215,7 @@ class Host(Protocol):
         ...
 
     def write_file(self, path: str, data: bytes, *, deadline: Deadline, mode: int = 0o644) -> None:
-        """Write whole or not at all: temporary file, sync, rename, sync of the folder; parents are made."""
+        """Write atomically: temporary file, sync, rename, sync of the folder; parents are made."""
         ...
 
     def put(self, local: Path, remote: str, *, deadline: Deadline, mode: int = 0o644) -> FileRecord:

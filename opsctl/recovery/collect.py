@@ -1,4 +1,4 @@
-"""Fetching what a run left on its hosts and nobody fetched, and judging it as if it had just ended."""
+"""Fetching the results that a run left on its hosts, and judging it as if it had just ended."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def _wedged(host: Host, production: ResolvedService) -> bool:
 
 
 def _hanging_on(host: Host, production: ResolvedService) -> Hanging:
-    """Return what hangs on production and runs, or is enabled to run: nobody wrote down what ran before."""
+    """Return production's dependents that run or are enabled: no record shows what ran before."""
 
     def wanted(status: UnitStatus) -> bool:
         return runs(status) or status.unit_file_state in {"enabled", "enabled-runtime"}

@@ -111,7 +111,7 @@ class Recorder:
     def progress(
         self, event: str, message: str, *, host: str = "", phase: str = "", step: str = "", **data: Any
     ) -> None:
-        """Show an event that is worth nothing once it has passed."""
+        """Show an ephemeral event without keeping it."""
         self._show(self._make(event, message, (host, phase, step), data, ephemeral=True))
 
     def _make(

@@ -203,7 +203,7 @@ class Journal(Database):
     def plan(self, run: str, host: str, actions: Sequence[Action]) -> int:
         """Record the actions of a plan, pending, and return the plan's number: 1, and one more for each resume.
 
-        What an earlier plan of the run left pending or running is skipped: the new plan says what became of it.
+        What an earlier plan of the run left pending or running is skipped: the new plan records its outcome.
         """
         (row,) = self.query("SELECT COALESCE(MAX(plan), 0) AS last FROM actions WHERE run=? AND host=?", run, host)
         number = int(row["last"]) + 1
@@ -347,7 +347,7 @@ class Journal(Database):
             )
 
     def unfinished(self, run: str) -> list[sqlite3.Row]:
-        """Return mutations that began and of which nobody knows whether they took effect."""
+        """Return mutations that began and whose effect is unknown."""
         return self.query("SELECT * FROM mutations WHERE run=? AND ended IS NULL ORDER BY id", run)
 
     def resolve(self, mutation: int, outcome: str) -> None:

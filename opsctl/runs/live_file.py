@@ -1,4 +1,4 @@
-"""What passes in a run, kept beside its journal for another terminal: ``runs/<run>/live.json``.
+"""Ephemeral events of a run, kept beside its journal for another terminal: ``runs/<run>/live.json``.
 
 Progress and lease renewals are worth no committed write, but ``opsctl status --watch`` should show what the run's
 own terminal shows. So the newest words of each host are written to a small file, twice a second at most; a reader
@@ -61,7 +61,7 @@ class LiveFile:
         new.replace(self._path)
 
     def close(self) -> None:
-        """Take the file away: nothing passes any more."""
+        """Remove the file: the run sends no more events."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 

@@ -109,7 +109,7 @@ def find_run(journal: Journal, wanted: str | None) -> str:
 
 
 def load_run(journal: Journal, run: str, *, events: bool = True) -> RunRecord:
-    """Return a run, whole, or without its events to draw a picture. Raises JournalError when there is none."""
+    """Return a complete run, or one without its events for a view model. Raises JournalError when there is none."""
     rows = journal.query("SELECT * FROM runs WHERE run=?", run)
     if not rows:
         raise JournalError(f"no run {run!r}", where=str(journal.folder), hint="opsctl runs")

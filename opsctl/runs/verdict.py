@@ -110,7 +110,7 @@ def _touched(journal: Journal, run: str, host: str) -> bool:
 
 
 def _held(journal: Journal, run: str, host: str) -> bool:
-    """Whether the last word on the lease is not that it was released."""
+    """Whether the last record of the lease is anything but its release."""
     where = "run=? AND host=? AND action IN ('arm', 'release')"
     rows = journal.query(f"SELECT action, outcome FROM mutations WHERE {where} ORDER BY id DESC", run, host)  # noqa: S608
     if not rows:

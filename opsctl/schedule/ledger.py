@@ -1,4 +1,4 @@
-"""What schedules there are and what became of each start: files in the controller's state folder.
+"""The schedules and the outcome of each start: files in the controller's state folder.
 
 A schedule is one JSON file; its starts are JSON Lines beside it, each line written whole.
 """
@@ -91,7 +91,7 @@ class Ledger:
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def remove(self, name: str) -> None:
-        """Forget a schedule; what became of its starts stays."""
+        """Forget a schedule; the outcomes of its starts stay."""
         self._path(name).unlink(missing_ok=True)
 
     def note(self, name: str, event: str, message: str = "", **more: Any) -> Entry:

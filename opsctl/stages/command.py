@@ -13,7 +13,7 @@ from opsctl.quantities import Duration
 from opsctl.results import Cell
 from opsctl.stages.base import Invocation, Place, Stage, StageContext
 
-_GRACE = 30.0  # seconds that the payload has, beyond the program's own limit, to write what became of it
+_GRACE = 30.0  # seconds that the payload has, beyond the program's own limit, to write its outcome
 _FIGURE = re.compile(r"[^#]+#[^#]+")
 
 

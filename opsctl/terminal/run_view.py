@@ -38,7 +38,7 @@ def elapsed(started: str | None, ended: str | None, *, at: datetime | None = Non
 
 
 def draw(record: RunRecord, progress: Mapping[str, str], leases: Mapping[str, str]) -> RenderableType:
-    """Return the picture of a run.
+    """Return the run's view model.
 
     ``progress`` holds, by host, the ephemeral line of what is at work; ``leases`` what is known of the lease.
     """

@@ -70,7 +70,7 @@ class Lease:
 
     @property
     def silent(self) -> bool:
-        """Whether the guard has stopped looking: nobody would restore production if this controller died."""
+        """Whether the guard has stopped looking: production would not be restored if this controller died."""
         return self.tick_age > 30
 
 

@@ -1,4 +1,4 @@
-"""The first screen: is production back, what became of the run, who held the GPUs when."""
+"""The first screen: whether production is back, how the run ended, who held the GPUs when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Editing a server's command line as argv: which words belong to a flag, and what became of them."""
+"""Editing a server's command line as argv: which words belong to a flag, and how they changed."""
 
 from __future__ import annotations
 

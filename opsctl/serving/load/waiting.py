@@ -291,7 +291,7 @@ class Load:
 
     @property
     def _patience(self) -> float:
-        """Seconds between two knocks. Each refused one is a line in sshd's log, so few while the log says enough."""
+        """Seconds between two connection attempts. sshd logs each refused one: few while the server's log suffices."""
         if self._eager:
             return 0.05
         return 2.0 if self._logs_known else 0.4
