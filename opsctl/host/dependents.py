@@ -20,7 +20,7 @@ _SHARED = (".target", ".slice")
 
 @dataclass(frozen=True)
 class Hanging:
-    """Production's dependents and triggers. ``dependents`` stop with it; ``triggers`` start it, and must be stopped first.
+    """Production's dependents and triggers. ``dependents`` stop with it; ``triggers`` start it: they stop first.
 
     ``unstoppable`` start it too and are shared with other units (a target that upholds it): no campaign may stop those.
     """

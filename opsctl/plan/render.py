@@ -15,7 +15,7 @@ from opsctl.quantities import format_duration
 
 
 class Line(NamedTuple):
-    """One line of the rendered plan. ``style`` is a Rich style, or ""; ``hang`` the indent where a narrow screen wraps it."""
+    """One line of the rendered plan. ``style`` is a Rich style, or ""; ``hang`` the indent of what wraps."""
 
     style: str
     text: str
