@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -64,16 +65,16 @@ Files = dict[str, Copy]
 
 
 @dataclass(eq=False)
-class Source:
+class Source(ABC):
     """A text, or an argv, that holds words. ``holder`` is the word of the outer source that stands for it."""
 
     name: str
     """In words, for a person: ``the -c string of bash``."""
     holder: Word | None = None
 
+    @abstractmethod
     def rewritten(self, changes: Changes) -> tuple[list[str], Files]:
         """Return what takes the holder's place, and the files that it needs."""
-        raise NotImplementedError
 
 
 @dataclass
