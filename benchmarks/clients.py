@@ -105,9 +105,12 @@ def get_json(url: str) -> dict[str, Any]:
 
 
 def _timed(argv: Sequence[str], **how: Any) -> float:
-    """Run a program; return the CPU seconds of it and its children."""
+    """Run a program; return the CPU seconds of it and its children. Raises RuntimeError with its last words."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600, **how)
+    done = subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600, **how)
+    if done.returncode:
+        msg = f"{argv[0]} ended with {done.returncode}: {done.stdout[-1500:].decode(errors='replace')}"
+        raise RuntimeError(msg)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -166,15 +169,28 @@ def vllms(
     outputs: int,
     core: int | None = None,
     seed: int = 0,
+    program: Path = VLLM,
+    tokenizer: Path = TINY_MODEL,
 ) -> dict[str, Any]:
     """Run one round with ``vllm bench serve``; ``process_cpu`` is CPU seconds, its imports included."""
     with tempfile.TemporaryDirectory() as folder:
-        argv = [str(VLLM), "bench", "serve", "--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions"]
-        argv += ["--model", model, "--tokenizer", str(TINY_MODEL), "--dataset-name", "random", "--ignore-eos"]
+        argv = [
+            str(program),
+            "bench",
+            "serve",
+            "--backend",
+            "openai",
+            "--base-url",
+            url,
+            "--endpoint",
+            "/v1/completions",
+        ]
+        argv += ["--model", model, "--tokenizer", str(tokenizer), "--dataset-name", "random", "--ignore-eos"]
         argv += ["--random-input-len", str(inputs), "--random-output-len", str(outputs), "--num-prompts", str(requests)]
         argv += ["--max-concurrency", str(streams), "--request-rate", "inf", "--temperature", "0", "--seed", str(seed)]
         argv += ["--save-result", "--result-dir", folder, "--result-filename", "r.json", "--disable-tqdm"]
         argv += ["--percentile-metrics", "ttft,tpot,itl,e2el"]
-        used = _timed(pinned(argv, core), env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        # In a folder of its own: `python -m` looks for packages where it is started.
+        used = _timed(pinned(argv, core), env={**os.environ, "HF_HUB_OFFLINE": "1"}, cwd=folder)
         document: dict[str, Any] = json.loads((Path(folder) / "r.json").read_bytes())
     return {**document, "process_cpu": used}

@@ -28,6 +28,7 @@ from opsctl.payload.tracefiles import Seen, bring, changed, rank_files, snapshot
 
 if TYPE_CHECKING:
     from opsctl.trace import TraceAnalysis
+    from opsctl.trace.document import RankFile
 
 _POLL = 1.0
 _REQUESTS = 5  # a stream, in a window for which the playbook does not say how many
@@ -111,8 +112,13 @@ class _Window:
             raise CellFailed(str(failure[0]))
         return time.monotonic() - began
 
-    def settled(self, before: Mapping[str, Seen]) -> list[Seen]:
-        """Wait until there are N rank files whose sizes no longer change and that are whole. Raises CellFailed."""
+    def proven(
+        self, before: Mapping[str, Seen], plain: Sequence[float], profiled: Sequence[float]
+    ) -> tuple[list[Seen], TraceAnalysis]:
+        """Wait until there are N rank files of stable size that are whole; return them and their analysis.
+
+        Each file is read once: hundreds of megabytes of text take longer than the flush. Raises CellFailed.
+        """
         wanted = self.spec.ranks
         end = time.monotonic() + _SETTLE
         last: dict[Path, int] = {}
@@ -120,9 +126,15 @@ class _Window:
             files = rank_files(changed(before, snapshot(self.folder)))
             sizes = {seen.path: seen.size for seen in files}
             stable = sizes == last
-            problems = [problem for seen in files for problem in check_file(seen.path)] if stable else []
-            if stable and len(files) >= wanted and not problems:
-                break
+            problems: list[str] = []
+            if len(files) > wanted:
+                names = ", ".join(seen.path.name for seen in files)
+                msg = f"{len(files)} rank files for {wanted} ranks: {names}"
+                raise CellFailed(msg)
+            if stable and len(files) == wanted:
+                analysis, problems = self.analyse([seen.path for seen in files], plain, profiled)
+                if analysis is not None and not problems:
+                    return files, analysis
             last = sizes
             if time.monotonic() > end:
                 raise CellFailed(_what_is_missing(files, wanted, problems))
@@ -130,17 +142,19 @@ class _Window:
             if stable and not files:
                 end = min(end, time.monotonic() + 10.0)
             time.sleep(_POLL)
-        if len(files) > wanted:
-            names = ", ".join(seen.path.name for seen in files)
-            msg = f"{len(files)} rank files for {wanted} ranks: {names}"
-            raise CellFailed(msg)
-        return files
 
-    def analyse(self, paths: Sequence[Path], plain: Sequence[float], profiled: Sequence[float]) -> TraceAnalysis:
-        """Analyse the files here, where they lie; write the document beside them."""
+    def analyse(
+        self, paths: Sequence[Path], plain: Sequence[float], profiled: Sequence[float]
+    ) -> tuple[TraceAnalysis | None, list[str]]:
+        """Analyse the files here, where they lie; return the analysis and what keeps a file from being proof.
+
+        Raises CellFailed for files that are whole and hold nothing to analyse: waiting would not change that.
+        """
         from opsctl import trace
         from opsctl.errors import TraceError
 
+        size = sum(path.stat().st_size for path in paths) / 1e6
+        self.output.progress(f"{self.name}, {len(paths)} rank files are read: {size:.1f} MB", 0, 1)
         tpot = trace.Tpot(
             armed_us=mean(plain) * 1e3,
             capturing_us=mean(profiled) * 1e3,
@@ -155,12 +169,12 @@ class _Window:
                 tpot=tpot,
             )
         except TraceError as error:
+            problems = [problem for path in paths for problem in check_file(path)]
+            if problems:
+                return None, problems
             msg = f"the rank files are whole, but tell nothing: {'; '.join(error.lines())}"
             raise CellFailed(msg) from error
-        path = self.output.folder / f"trace-{slug(self.name)}.json"
-        path.write_text(json.dumps(analysis.to_json(), indent=1), encoding="utf-8")
-        self.output.artifact(path, "trace-analysis")
-        return analysis
+        return analysis, [problem for file in analysis.ranks for problem in _doubts(file)]
 
     def measure(self) -> None:
         """Measure the window and record it."""
@@ -198,7 +212,9 @@ class _Window:
     def _take_traces(
         self, before: Mapping[str, Seen], plain: Sequence[float], profiled: Sequence[float]
     ) -> dict[str, Any]:
-        files = self.settled(before)
+        began = time.monotonic()
+        files, analysis = self.proven(before, plain, profiled)
+        took = time.monotonic() - began
         here = self.output.folder / "traces" / slug(self.name)
         taken = []
         for seen in files:
@@ -208,12 +224,15 @@ class _Window:
             taken.append(target)
         self.output.evidence(
             f"{self.name}: rank files that parse to their end",
-            f"{len(taken)} of {self.spec.ranks}, {sum(path.stat().st_size for path in taken)} bytes",
+            f"{len(taken)} of {self.spec.ranks}, {sum(path.stat().st_size for path in taken)} bytes, "
+            f"read and analysed in {took:.1f} s",
         )
-        analysis = self.analyse(taken, plain, profiled)
+        path = self.output.folder / f"trace-{slug(self.name)}.json"
+        path.write_text(json.dumps(analysis.to_json(), indent=1), encoding="utf-8")
+        self.output.artifact(path, "trace-analysis")
         return {
             "files": [path.name for path in taken],
-            "trace": f"trace-{slug(self.name)}.json",
+            "trace": path.name,
             "device_events": analysis.on_device,
             "note": "" if analysis.on_device else "no device kernels: what is shown is the host's operators",
             "problems": list(analysis.problems),
@@ -262,12 +281,20 @@ def check_file(path: Path) -> list[str]:
     from opsctl import trace
 
     found = trace.verify_file(path)
-    problems = [f"{path.name}: {problem}" for problem in found.problems]
-    if not found.whole and not problems:
-        problems.append(f"{path.name}: it is cut short")
-    if found.whole and found.events == 0:
-        problems.append(f"{path.name}: it holds no events")
-    return problems
+    return _faults(path.name, whole=found.whole, events=found.events, problems=found.problems)
+
+
+def _doubts(file: RankFile) -> list[str]:
+    return _faults(file.file, whole=file.whole, events=file.events, problems=file.problems)
+
+
+def _faults(name: str, *, whole: bool, events: int, problems: Sequence[str]) -> list[str]:
+    faults = [f"{name}: {problem}" for problem in problems]
+    if not whole and not faults:
+        faults.append(f"{name}: it is cut short")
+    if whole and events == 0:
+        faults.append(f"{name}: it holds no events")
+    return faults
 
 
 def _fit(spec: Spec) -> None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from zlib import crc32
 
+from opsctl.host.outage import BUDGET
 from tests.faults.bench import LOOK_EVERY, Bench, Controller, short, stepped_clock, until
 from tests.faults.table import KILLED, NOT_VERIFIED, Fault, StateOf
 
@@ -52,7 +53,8 @@ def await_rest(
     """Wait until all is at rest, and hold what is seen against the promise."""
     allowed = fault.armed if state.armed else fault.unarmed
     allowed |= fault.untouched if state.untouched else frozenset()
-    code = _wait_for_end(bench, controller, fault)
+    # A controller without a link goes on looking for its host: for a while, or without a lease for the whole budget.
+    code = controller.wait(fault.bound + (60 if state.armed else BUDGET + 60))
     serving_at_exit = bench.answers()
     left = max(1.0, fault.bound - (time.monotonic() - began))
     until(bench.at_rest, left, "production's return", lambda: _told(bench, controller), every=LOOK_EVERY)
@@ -67,11 +69,6 @@ def await_rest(
     by = lease.get("closed_by", "")
     restored_by = "nobody had to" if not by else "guard" if by == "guard" else "controller"
     return Outcome(state.name, fault.name, code, round(seconds, 1), fault.bound, restored_by, controller.last_line)
-
-
-def _wait_for_end(bench: Bench, controller: Controller, fault: Fault) -> int:
-    limit = fault.bound + 60  # a controller without a link goes on looking for its host for a while
-    return controller.wait(limit)
 
 
 def _told(bench: Bench, controller: Controller) -> str:

@@ -143,9 +143,9 @@ def _spread(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _tell(document: dict[str, Any]) -> None:
-    violations = document.pop("violations")
-    print(", ".join(f"{key} {value}" for key, value in document.items()))
-    for one in violations:
+    print(", ".join(f"{key} {value}" for key, value in document.items() if key != "violations"))
+    print(f"{len(document['violations'])} violations")
+    for one in document["violations"]:
         print(f"\nseed {one['seed']}: {one['violation']}")
         print("\n".join(f"  {fault}" for fault in one["faults"]))
         print("\n".join(f"    {line}" for line in one["trace"]))
