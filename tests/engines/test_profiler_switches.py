@@ -25,6 +25,8 @@ def test_the_argument_turns_stacks_off_and_sets_no_iterations() -> None:
     assert flag == "--profiler-config"
     assert config["torch_profiler_dir"] == "/var/t"
     assert config["torch_profiler_with_stack"] is False
+    assert config["torch_profiler_dump_cuda_time_total"] is False, "the table cost 20 of 33 s of a flush"
+    assert config["ignore_frontend"] is True
     assert "max_iterations" not in config
     assert not on.env
     assert on.remove == ("--profiler-config",), "one that production has is replaced"
