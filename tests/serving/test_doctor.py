@@ -130,6 +130,20 @@ def test_an_environment_that_was_upgraded_under_the_server_stops(
     assert (check.verdict, check.reason) == (Verdict.STOP, "0.32.0 runs, 0.33.0 is installed")
 
 
+def test_the_version_behind_a_wrapper_script_is_that_of_its_python_path(
+    fresh_lab_host: LabHost, standin_unit: Callable[..., None], examine: Callable[..., dict[str, Check]]
+) -> None:
+    command = "/opt/wrapped/bin/vllm serve /models/kimi-k2.5-int4 --served-model-name kimi-k2.5 -tp 2"
+    standin_unit(fresh_lab_host, Standin(service=("ExecStart=", f"ExecStart={command}")), start=False)
+    fresh_lab_host.exec("mkdir", "-p", "/opt/wrapped/bin", "/srv/site/vllm-0.31.0.dist-info")
+    script = '#!/bin/sh\nexport PYTHONPATH=/srv/site\nexec /opt/vllm/bin/vllm "$@"\n'
+    fresh_lab_host.write_file("/opt/wrapped/bin/vllm", script, 0o755)
+    fresh_lab_host.systemctl("start", UNIT)
+    fresh_lab_host.exec("sh", "-c", "until curl -sf http://127.0.0.1:8000/version; do sleep 0.1; done", timeout=30)
+    check = examine()[f"version of {UNIT}"]
+    assert (check.verdict, check.reason) == (Verdict.STOP, "0.32.0 runs, 0.31.0 is installed")
+
+
 def test_a_foreign_process_on_a_gpu_stops_or_is_announced(
     fresh_lab_host: LabHost, standin_unit: Callable[..., None], examine: Callable[..., dict[str, Check]]
 ) -> None:

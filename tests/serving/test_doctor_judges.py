@@ -289,6 +289,7 @@ def test_space_is_judged_by_what_is_planned() -> None:
     [
         (ModelFiles("/m", readable=False), None, Verdict.STOP, "cannot be read"),
         (ModelFiles("/m", readable=None), None, Verdict.UNKNOWN, "no weights"),
+        (ModelFiles("/m", readable=None, made_up=True), None, Verdict.OK, "random weights"),
         (
             ModelFiles("/m", readable=True, size=600 * GIB, cached=60 * GIB),
             200 * GIB,

@@ -139,18 +139,31 @@ def _installed_version(
     deadline: Deadline,
 ) -> str | None:
     """Return the engine's version by its package's own folder: importing it would take ten seconds."""
-    argv = launch.argv if isinstance(launch, Launch) else ()
-    lines = [argv, *(process.cmdline for process in engines_among(processes))]
-    program = next((word for line in lines for word in line[:2] if word.startswith("/")), None)
     package = ENGINES[service.engine].package
-    if program is None or package is None:
+    if package is None:
         return None
+    argv = launch.argv if isinstance(launch, Launch) else ()
+    engines = engines_among(processes)
+    # What the process imports first: its PYTHONPATH (a wrapper script may have set it), then its program's environment.
+    paths = [path for process in engines for path in (process.environ or {}).get("PYTHONPATH", "").split(":")]
+    lines = [argv, *(process.cmdline for process in engines)]
+    programs = [word for line in lines for word in line[:2]]
+    places = [word for word in dict.fromkeys([*paths, "", *programs]) if word.startswith("/") or not word]
     script = """
-for one in "${1%/*}"/../lib/python3*/site-packages/"$2"-*.dist-info; do [ -d "$one" ] && echo "${one##*/}"; done
+package=$1 folders=1; shift
+for place; do
+  [ -n "$place" ] || { folders=; continue; }
+  if [ -n "$folders" ]; then set -- "$place"; else set -- "${place%/*}"/../lib/python3*/site-packages; fi
+  for folder; do
+    for one in "$folder/$package"-*.dist-info; do [ -d "$one" ] && echo "${one##*/}"; done
+  done
+  echo
+done
 exit 0"""
-    listed = _text(host, ["sh", "-c", script, "sh", program, package], deadline) or ""
-    found = re.findall(rf"^{package}-(\S+)\.dist-info$", listed, re.MULTILINE)
-    return found[0] if len(found) == 1 else None
+    listed = _text(host, ["sh", "-c", script, "sh", package, *places], deadline) or ""
+    found = [re.findall(rf"^{package}-(\S+)\.dist-info$", place, re.MULTILINE) for place in listed.split("\n\n")]
+    first = next((versions for versions in found if versions), [])
+    return first[0] if len(first) == 1 else None
 
 
 def listeners(host: Host, service: ResolvedService, deadline: Deadline) -> tuple[int, list[Listener] | None]:
@@ -175,6 +188,8 @@ def model(host: Host, argv: Sequence[str], deadline: Deadline) -> tuple[ModelFil
     path = model_path(argv)
     if path is None:
         return None, None
+    if _option(argv, "--load-format") == "dummy":
+        return ModelFiles(path, None, made_up=True), None
     script = """
 grep MemAvailable /proc/meminfo | tr -dc '0-9'; echo
 [ -e "$1" ] || exit 0
@@ -195,6 +210,16 @@ exit 0"""
     readable = False if "unreadable" in rest else True if sizes else None
     files = ModelFiles(path, readable, sum(sizes), sum(cached) if cached else None)
     return files, int(available) * 1024 if available.isdigit() else None
+
+
+def _option(argv: Sequence[str], name: str) -> str | None:
+    """Return an option's value, given as ``--name value`` or ``--name=value``."""
+    for place, word in enumerate(argv):
+        if word == name:
+            return argv[place + 1] if place + 1 < len(argv) else None
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+    return None
 
 
 def model_path(argv: Sequence[str]) -> str | None:

@@ -66,17 +66,23 @@ def judge_space(spaces: Sequence[Space], *, state_dir: str, temporary: str, rank
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What was seen of a model's folder. ``cached`` bytes are in the page cache; None: not known."""
+    """What was seen of a model's folder. ``cached`` bytes are in the page cache; None: not known.
+
+    ``made_up``: the server fills its weights with random numbers, so no file is read.
+    """
 
     path: str
     readable: bool | None
     size: int = 0
     cached: int | None = None
+    made_up: bool = False
 
 
 def judge_model(model: ModelFiles, *, available: int | None) -> Check:
     """Say whether the model can be read, and how much of it is in memory already."""
     name = f"model {model.path}"
+    if model.made_up:
+        return ok(name, "random weights (--load-format dummy): no file is read")
     if model.readable is False:
         return stop(name, "cannot be read", "see the mount, and the owner of the files")
     if model.readable is None or not model.size:
