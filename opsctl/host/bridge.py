@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from opsctl.errors import HostError
 from opsctl.host.error_mapping import ssh_errors
+from opsctl.host.framing import Frame
 
 _CHUNK = 1 << 16
 
@@ -62,10 +63,15 @@ StderrFilter = Callable[[str], str]
 class ChannelBridge:
     """Over an SSH channel, pumped by two threads: one a direction, both ended by ``close``."""
 
-    def __init__(self, channel: Any, where: str, stderr_filter: StderrFilter) -> None:
+    def __init__(
+        self, channel: Any, where: str, stderr_filter: StderrFilter, *, frame: Frame, first: bytes = b""
+    ) -> None:
+        """Join a channel whose program has begun, and has said ``first``."""
         self._channel = channel
         self._where = where
         self._filter = stderr_filter
+        self._frame = frame
+        self._first = first
         self._near, self._far = socket.socketpair()
         self._threads = [
             threading.Thread(target=self._upward, name=f"opsctl-bridge-up-{where}", daemon=True),
@@ -100,7 +106,7 @@ class ChannelBridge:
         said = b""
         with contextlib.suppress(OSError):
             while self._channel.recv_stderr_ready() and len(said) < _CHUNK:
-                said += self._channel.recv_stderr(_CHUNK)
+                said += self._frame.stderr.own(self._channel.recv_stderr(_CHUNK))
         return said.decode(errors="replace")
 
     def close(self) -> None:
@@ -125,6 +131,8 @@ class ChannelBridge:
 
     def _downward(self) -> None:
         with contextlib.suppress(OSError), ssh_lost_is_end(self._where):
+            if self._first:
+                self._far.sendall(self._first)
             while data := self._channel.recv(_CHUNK):
                 self._far.sendall(data)
         self._ended.set()

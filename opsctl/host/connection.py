@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import select
 import threading
 import time
@@ -16,15 +17,19 @@ from opsctl.errors import OpsctlError
 from opsctl.host.bridge import ChannelBridge, StderrFilter
 from opsctl.host.cutoff import cut_at
 from opsctl.host.error_mapping import link_lost, ssh_errors
+from opsctl.host.framing import Frame, never_begun, waits_for_input
 from opsctl.host.handshake import close_hop, open_hops
 from opsctl.host.link import Ended
 from opsctl.host.liveness import HeardSocket, Liveness
-from opsctl.host.quoting import quote_argv
 from opsctl.host.ssh_config import Route
 
 _CHUNK = 1 << 15
 _PROGRAMS = 6
 """Programs at once on one connection: sshd refuses the eleventh session (MaxSessions 10), and bridges are some."""
+_BEGIN_LIMIT = 12.0
+"""Seconds in which a login shell must start a program that is to get input."""
+_PROBE_LIMIT = 5.0
+"""Seconds for finding out why it did not."""
 
 
 def open_link(route: Route, *, deadline: Deadline) -> SshLink:
@@ -60,18 +65,32 @@ class SshLink:
         stdout: Callable[[bytes], object],
     ) -> Ended:
         """Run a program over a channel of its own, without a terminal. See ``Link.execute``."""
-        started = time.monotonic()
-        with self._errors(), self._place(deadline), self._channel(argv, deadline) as channel:
-            stderr = _converse(channel, iter(stdin), stdout, deadline, self._where)
+        started, frame, pieces = time.monotonic(), Frame(), iter(stdin)
+        with self._errors(), self._place(deadline), self._channel(frame, argv, deadline) as channel:
+            # No input may reach a shell that the login's start files put in the program's place.
+            first = next(pieces, None)
+            if first is not None:
+                stdout(self._begin(channel, frame, deadline))
+                pieces = itertools.chain([first], pieces)
+            stderr = _converse(channel, frame, pieces, stdout, deadline=deadline, where=self._where)
             if not self.alive:
                 raise self._lost()
-            status = channel.exit_status if channel.exit_status_ready() else -1
-            return Ended(int(status), stderr, time.monotonic() - started)
+            status = int(channel.exit_status) if channel.exit_status_ready() else -1
+            if not frame.begun:
+                raise never_begun(self._where, frame, status)
+            return Ended(status, stderr, time.monotonic() - started)
 
     def open_bridge(self, argv: Sequence[str], *, stderr_filter: StderrFilter, deadline: Deadline) -> ChannelBridge:
         """Start a program and join it to a local socket."""
+        frame = Frame()
         with self._errors():
-            return ChannelBridge(self._started(argv, deadline), self._where, stderr_filter)
+            channel = self._started(frame, argv, deadline)
+            try:
+                first = self._begin(channel, frame, deadline)
+            except BaseException:
+                channel.close()
+                raise
+            return ChannelBridge(channel, self._where, stderr_filter, frame=frame, first=first)
 
     def network_backend(self) -> Any:
         """Return what connects from the host, by direct-tcpip channels."""
@@ -85,8 +104,8 @@ class SshLink:
             close_hop(hop)
         self._liveness.stop()
 
-    def _started(self, argv: Sequence[str], deadline: Deadline) -> Any:
-        """Return an open channel on which ``argv`` runs."""
+    def _started(self, frame: Frame, argv: Sequence[str], deadline: Deadline) -> Any:
+        """Return an open channel on which the login shell is to run ``argv``."""
         deadline.check(where=self._where)
         if not self.alive:
             raise self._lost()
@@ -97,12 +116,38 @@ class SshLink:
             raise
         try:
             with cut_at(deadline, channel.close, where=self._where):
-                # Bytes, so that arguments which are no UTF-8 cross as they are.
-                channel.exec_command(quote_argv(argv).encode("utf-8", "surrogateescape"))
+                channel.exec_command(frame.command_line(argv))
         except BaseException:
             channel.close()
             raise
         return channel
+
+    def _begin(self, channel: Any, frame: Frame, deadline: Deadline) -> bytes:
+        """Wait until the login shell has started the program; return the first of the program's own output.
+
+        Raises CommandFailed where it never will: its start files replace it, or wait for input.
+        """
+        until = time.monotonic() + min(_BEGIN_LIMIT, deadline.remaining())
+        waiting = select.poll()
+        waiting.register(channel.fileno(), select.POLLIN)
+        while time.monotonic() < until:
+            finished = _finished(channel)
+            if channel.recv_ready():
+                own = frame.stdout.own(channel.recv(_CHUNK))
+                if frame.begun:
+                    return own
+            elif finished:
+                if not self.alive:
+                    raise self._lost()
+                if channel.recv_stderr_ready():
+                    frame.stderr.own(channel.recv_stderr(_CHUNK))
+                raise never_begun(self._where, frame, int(channel.exit_status))
+            else:
+                waiting.poll(100)
+        deadline.check(where=self._where, seen=frame.unbegun)
+        # Does a program start where the input has ended? Then a start file waits for input; else this raises why.
+        self.execute(("true",), deadline=Deadline(_PROBE_LIMIT, f"a program on {self._where}"), stdout=lambda _: None)
+        raise waits_for_input(self._where, frame, _BEGIN_LIMIT)
 
     @contextlib.contextmanager
     def _place(self, deadline: Deadline) -> Iterator[None]:
@@ -114,8 +159,8 @@ class SshLink:
             self._places.release()
 
     @contextlib.contextmanager
-    def _channel(self, argv: Sequence[str], deadline: Deadline) -> Iterator[Any]:
-        channel = self._started(argv, deadline)
+    def _channel(self, frame: Frame, argv: Sequence[str], deadline: Deadline) -> Iterator[Any]:
+        channel = self._started(frame, argv, deadline)
         try:
             yield channel
         finally:
@@ -133,8 +178,10 @@ class SshLink:
 
 def _converse(
     channel: Any,
+    frame: Frame,
     stdin: Iterator[bytes],
     stdout: Callable[[bytes], object],
+    *,
     deadline: Deadline,
     where: str,
 ) -> bytes:
@@ -145,13 +192,13 @@ def _converse(
     pending: bytes | memoryview | None = b""
     while True:
         # Asked first: what arrives after this is picked up in the next round, never lost.
-        finished = channel.closed or (channel.eof_received and channel.exit_status_ready())
+        finished = _finished(channel)
         moved = False
         if channel.recv_ready():
-            stdout(channel.recv(_CHUNK))
+            stdout(frame.stdout.own(channel.recv(_CHUNK)))
             moved = True
         if channel.recv_stderr_ready():
-            stderr.append(channel.recv_stderr(_CHUNK))
+            stderr.append(frame.stderr.own(channel.recv_stderr(_CHUNK)))
             moved = True
         if pending is not None and not finished:
             pending, sent = _feed(channel, stdin, pending)
@@ -160,10 +207,14 @@ def _converse(
             continue
         if finished:
             return b"".join(stderr)
-        deadline.check(where=where, seen=_tail(b"".join(stderr)))
+        deadline.check(where=where, seen=_tail(b"".join(stderr)) if frame.begun else frame.unbegun)
         # With input left, a window that opens makes no event: look again soon.
         longest = 0.5 if pending is None else 0.01
         waiting.poll(1000 * min(longest, deadline.remaining() + 0.001))
+
+
+def _finished(channel: Any) -> bool:
+    return bool(channel.closed or (channel.eof_received and channel.exit_status_ready()))
 
 
 def _feed(channel: Any, stdin: Iterator[bytes], pending: bytes | memoryview) -> tuple[bytes | memoryview | None, bool]:

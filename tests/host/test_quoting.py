@@ -21,6 +21,7 @@ NASTY = (
     "a\nb",
     "\\",
     "\\n",
+    "a\\'b\\\\c\\",
     "-rf",
     "--",
     "*",
@@ -37,18 +38,30 @@ NASTY = (
 )
 
 
-def through_shell(argv: list[str]) -> list[bytes]:
-    command = quote_argv(["printf", "%s\\0", *argv]).encode("utf-8", "surrogateescape")
-    out = subprocess.run([b"/bin/sh", b"-c", command], capture_output=True, check=True).stdout
+SHELLS = pytest.mark.parametrize("shell", ["sh", "bash", "zsh", "fish"])
+
+
+def through_shell(shell: str, argv: list[str]) -> list[bytes]:
+    command = quote_argv(["/usr/bin/printf", "%s\\0", *argv]).encode("utf-8", "surrogateescape")
+    out = subprocess.run([shell, "-c", command], capture_output=True, check=True).stdout
     return out.split(b"\0")[:-1]
 
 
-def test_a_real_shell_splits_it_back() -> None:
-    assert through_shell(list(NASTY)) == [word.encode() for word in NASTY]
+@SHELLS
+def test_a_real_shell_splits_it_back(shell: str) -> None:
+    assert through_shell(shell, list(NASTY)) == [word.encode() for word in NASTY]
 
 
-def test_bytes_that_are_no_utf8_cross() -> None:
-    assert through_shell([b"\xff\xfe/x".decode("utf-8", "surrogateescape")]) == [b"\xff\xfe/x"]
+@SHELLS
+def test_bytes_that_are_no_utf8_cross(shell: str) -> None:
+    assert through_shell(shell, [b"\xff\xfe/x".decode("utf-8", "surrogateescape")]) == [b"\xff\xfe/x"]
+
+
+@SHELLS
+@settings(deadline=None, max_examples=1)
+@given(argv=st.lists(st.text("ab '\"\\\n$=~%!*"), min_size=300, max_size=300))
+def test_any_text_through_a_real_shell(shell: str, argv: list[str]) -> None:
+    assert through_shell(shell, argv) == [word.encode() for word in argv]
 
 
 @settings(deadline=None, max_examples=150)
