@@ -21,7 +21,8 @@ import paramiko
 from opsctl.deadline import Deadline
 from opsctl.errors import AuthenticationFailed, DeadlineExceeded, HostUnreachable, OpsctlError, UnfitError
 from opsctl.host.cutoff import cut_at
-from opsctl.host.known_hosts import HostKeys, public_keys
+from opsctl.host.identities import is_public, public_half
+from opsctl.host.known_hosts import HostKeys
 from opsctl.host.liveness import HeardSocket
 from opsctl.host.ssh_config import Route
 from opsctl.retrying import retrying
@@ -79,13 +80,15 @@ def _open_hops(route: Route, hops: list[fabric.Connection], deadline: Deadline) 
             port=route.port,
             config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
             connect_timeout=deadline.remaining(),
-            connect_kwargs=_connect_kwargs(route, heard, deadline),
+            connect_kwargs={},
         )
         keys = HostKeys(route.known_hosts, host=route.hostname, port=route.port, alias=route.host_key_alias)
         hop.connect_kwargs["transport_factory"] = _preferring(keys.kinds)
         hop.client.set_missing_host_key_policy(_Policy(keys))
         try:
-            hop.client._agent = _agent(route, deadline)  # noqa: SLF001 - paramiko has no other way to be given one
+            agent = _agent(route, deadline)
+            hop.client._agent = agent  # noqa: SLF001 - paramiko has no other way to be given one
+            hop.connect_kwargs.update(_connect_kwargs(route, agent, heard, deadline))
             with cut_at(deadline, lambda: _abort(hop, heard), where=route.where):
                 hop.open()
         except BaseException:
@@ -147,11 +150,15 @@ def _addresses(route: Route, deadline: Deadline) -> list[Any]:
     return found.result(max(0.001, deadline.remaining()))
 
 
-def _connect_kwargs(route: Route, heard: HeardSocket, deadline: Deadline) -> dict[str, Any]:
+def _connect_kwargs(route: Route, agent: paramiko.Agent, heard: HeardSocket, deadline: Deadline) -> dict[str, Any]:
     limit = deadline.remaining()
+    held = {key.asbytes() for key in agent.get_keys()}
     return {
         "sock": heard,
-        "key_filename": list(route.identity_files),
+        # A key that the agent holds is offered once, by the agent: sshd counts (MaxAuthTries 6).
+        "key_filename": [
+            file for file in route.identity_files if not is_public(file) and public_half(file) not in held
+        ],
         "look_for_keys": False,  # ssh -G has listed the default ones too
         "allow_agent": route.identity_agent != "none",
         "banner_timeout": limit,
@@ -203,7 +210,7 @@ class _Agent(paramiko.Agent):  # type: ignore[misc]
 
 
 def _agent(route: Route, deadline: Deadline) -> paramiko.Agent:
-    """Return the agent whose keys are offered after the files; one without keys where there is none.
+    """Return the agent, the keys that IdentityFile means first; one without keys where there is none.
 
     With IdentitiesOnly the agent may offer just the keys whose files are named (an encrypted file, unlocked in the
     agent). Raises AuthenticationFailed for an agent that hangs where there is no file to go on with.
@@ -227,9 +234,10 @@ def _agent(route: Route, deadline: Deadline) -> paramiko.Agent:
         ) from error
     except (OSError, paramiko.SSHException):
         return none
-    if route.identities_only:
-        named = {key.blob for key in public_keys(f"{file}.pub" for file in route.identity_files)}
-        agent._keys = tuple(key for key in agent.get_keys() if key.asbytes() in named)  # noqa: SLF001
+    wanted = {public_half(file) for file in route.identity_files}
+    named = [key for key in agent.get_keys() if key.asbytes() in wanted]
+    others = [] if route.identities_only else [key for key in agent.get_keys() if key.asbytes() not in wanted]
+    agent._keys = (*named, *others)  # noqa: SLF001
     return agent
 
 
@@ -314,7 +322,7 @@ def close_hop(hop: fabric.Connection) -> None:
 def _check_keys(route: Route) -> None:
     """Raise UnfitError where the inventory names a private key that is not there (ssh_config's are passed over)."""
     for file in route.identity_files:
-        if not os.access(file, os.R_OK):
+        if not (os.access(file, os.R_OK) or is_public(f"{file}.pub")):
             raise UnfitError(
                 f"the private key {file} cannot be read",
                 where=route.where,

@@ -7,7 +7,6 @@ and HostKeyAlias. So the decision is taken here, from the lines themselves.
 from __future__ import annotations
 
 import base64
-import contextlib
 import fnmatch
 import hashlib
 import hmac
@@ -76,14 +75,6 @@ def read_known_hosts(files: Iterable[Path]) -> Iterator[KnownKey]:
             except ValueError:
                 continue
             yield KnownKey(marker, words[0], words[1], blob, str(file), number)
-
-
-def public_keys(files: Iterable[str]) -> Iterator[KnownKey]:
-    """Yield the key of each .pub file that is there."""
-    for file in files:
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            kind, text = Path(file).read_text(errors="replace").split()[:2]
-            yield KnownKey("", "", kind, base64.b64decode(text, validate=True), file, 1)
 
 
 class HostKeys:

@@ -191,9 +191,9 @@ def _known_hosts(said: dict[str, list[str]], ours: str | None, tokens: dict[str,
 
 
 def _paths(values: list[str], tokens: dict[str, str]) -> tuple[str, ...]:
-    """Return those of the identity files that are there: ssh lists its defaults too."""
+    """Return those of the identity files of which a half is there: ssh lists its defaults too."""
     paths = [_expand(value, tokens) for value in values if value != "none"]
-    return tuple(path for path in paths if Path(path).is_file())
+    return tuple(path for path in paths if Path(path).is_file() or Path(f"{path}.pub").is_file())
 
 
 def _expand(text: str, tokens: dict[str, str]) -> str:

@@ -85,6 +85,30 @@ def test_an_encrypted_file_that_the_agent_has_unlocked(
     assert enters(lab_host, entry(lab_host, tmp_path / "c", monkeypatch, text))
 
 
+@pytest.mark.parametrize("named", ["key.pub", "key", "locked"])
+def test_the_key_that_identity_file_means_is_offered_first(
+    lab_host: LabHost, agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """The agent holds ten more keys than sshd lets anyone try; of ``key`` there is the public half alone."""
+    environment = {"SSH_AUTH_SOCK": agent, "PATH": "/usr/bin:/bin"}
+    shutil.copy(f"{lab_host.identity_file}.pub", tmp_path / "key.pub")
+    shutil.copy(lab_host.identity_file, tmp_path / "locked")
+    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", tmp_path / "locked"], check=True)
+    subprocess.run(["ssh-add", "-q", "-d", lab_host.identity_file], env=environment, check=True)
+    for number in range(10):
+        other = tmp_path / f"other{number}"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
+        subprocess.run(["ssh-add", "-q", other], env=environment, check=True)
+    subprocess.run(["ssh-add", "-q", lab_host.identity_file], env=environment, check=True)
+    for only in ("yes", "no"):
+        text = f" IdentityAgent {agent}\n IdentityFile {tmp_path / named}\n IdentitiesOnly {only}\n"
+        reached = entry(lab_host, tmp_path / "c", monkeypatch, text)
+        assert enters(lab_host, reached)
+    monkeypatch.setenv("OPSCTL_SSH_CONFIG", "/dev/null")
+    monkeypatch.setenv("SSH_AUTH_SOCK", agent)
+    assert enters(lab_host, reached.model_copy(update={"identity_file": str(tmp_path / named)}))
+
+
 @pytest.mark.parametrize("text", [" IdentityAgent {agent}\n IdentitiesOnly yes\n", " IdentityAgent none\n"])
 def test_an_agent_that_may_not_be_asked(
     lab_host: LabHost, agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
