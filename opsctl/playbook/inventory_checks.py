@@ -17,6 +17,10 @@ from opsctl.playbook.source import Key
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\-]+(?:@[A-Za-z0-9:_.\\-]+)?")
+# user@, [v6], :port and ssh:// are what people write; a v6 address without brackets has two colons.
+_ADDRESS = re.compile(
+    r"(?=.*[@\[]|[^:]*:\d+/?$|ssh://)(?:ssh://)?(?:([^@\s]+)@)?(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]@/\s]+?))(?::(\d{1,5}))?/?"
+)
 VAR_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _ONLY_VARIANTS = ("profiler", "args", "env", "exec-prefix", "limits")
 _ONLY_PRODUCTION = ("traffic",)
@@ -35,6 +39,8 @@ def check_inventory(findings: Findings) -> None:
     _check_names(findings, ("hosts", "groups", "services"), data)
     for key in (("vars",), *((("hosts", name, "vars")) for name in hosts)):
         check_var_names(findings, key, _at(data, key))
+    for name, host in hosts.items():
+        _check_address(findings, ("hosts", name, "address"), host.get("address"))
     members = _check_groups(findings, hosts, groups)
     for name, service in services.items():
         _check_service(findings, name, service, services, {*hosts, *members})
@@ -80,6 +86,17 @@ def _check_names(findings: Findings, sections: Iterable[str], data: Mapping[str,
     for name in _keys(data.get("groups")):
         if name in _keys(data.get("hosts")):
             findings.add(("groups", name), f"`{name}` is a host already: a group needs another name", on_key=True)
+
+
+def _check_address(findings: Findings, key: Key, address: object) -> None:
+    """Note an address that holds more than a name or an address: user, port, brackets, a scheme."""
+    match = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+    if match is None:
+        return
+    user, bracketed, plain, port = match.groups()
+    parts = {"address": bracketed or plain, "user": user, "port": port}
+    better = ", ".join(f"{name}: {value}" for name, value in parts.items() if value)
+    findings.add(key, f"wanted a name or an address alone, found `{address}`; write {better}")
 
 
 def _check_groups(

@@ -155,3 +155,30 @@ def test_the_inventory_of_the_repository_is_fit() -> None:
     loaded = load_inventory(Path(__file__).parents[2] / "inventory.yml")
     assert loaded.hosts_of("kimi")
     assert loaded.service_on("vllm-kimi-k25-int4-profiler", "gpu1").profiler == "torch"
+
+
+@pytest.mark.parametrize(
+    ("address", "better"),
+    [
+        ("gpu1:2222", "address: gpu1, port: 2222"),
+        ("10.9.8.7:22", "address: 10.9.8.7, port: 22"),
+        ("[fd00::7]", "address: fd00::7"),
+        ("[fe80::7%eth0]:2222", "address: fe80::7%eth0, port: 2222"),
+        ("ops@gpu1", "address: gpu1, user: ops"),
+        ("ops@[fd00::7]:2222", "address: fd00::7, user: ops, port: 2222"),
+        ("ssh://ops@gpu1:2222/", "address: gpu1, user: ops, port: 2222"),
+        ("ssh://gpu1", "address: gpu1"),
+    ],
+)
+def test_an_address_with_more_than_an_address(tmp_path: Path, address: str, better: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        inventory_at(tmp_path, ONE.replace("h: {}", f"h: {{address: '{address}'}}"))
+    (problem,) = said(caught.value)
+    assert problem.startswith("1:22: ")
+    assert problem.endswith(f"found `{address}`; write {better}")
+
+
+@pytest.mark.parametrize("address", ["gpu1", "gpu1.example.org", "10.9.8.7", "fd00::7", "fe80::7%eth0", "::1", "a_b-c"])
+def test_an_address_as_ssh_takes_it(tmp_path: Path, address: str) -> None:
+    loaded = inventory_at(tmp_path, ONE.replace("h: {}", f"h: {{address: '{address}'}}"))
+    assert loaded.host("h").address == address
