@@ -79,7 +79,6 @@ def look(
     found = seen[production.name]
     units = {name: _unit_state(state) for name, state in seen.items()}
     ours = resumed is not None and resumed.token is not None
-    python = _python(host, notes)
     loads = durations.loads(journal, host.name)
     # Of a host on which another campaign is at work the checks would say nothing but that.
     free = not ours and not (lease is not None and lease.live)
@@ -88,7 +87,7 @@ def look(
         *_absent(host, production, found),
         *_held(host, lease),
         *_down(host, production, found, if_down),
-        *_unfit(host, checks, python),
+        *_unfit(host, checks),
     )
     facts = HostFacts(
         host=host.name,
@@ -101,7 +100,6 @@ def look(
         dependents=_dependents(host, status, resumed),
         model_config=read_model_config(host, production),
         gpus=_gpus(host, notes),
-        python=python,
         state_dir=host.state_dir,
         unit_hash=_unit_hash(host, status),
         holder=None if lease is None and notes else lease.describe() if lease is not None and lease.live else "",
@@ -138,7 +136,7 @@ def _down(host: Host, production: ResolvedService, found: ServingState, if_down:
         yield NotReadyAsFound(production, found, host)
 
 
-def _unfit(host: Host, checks: Sequence[Check], python: str | None) -> Iterator[OpsctlError]:
+def _unfit(host: Host, checks: Sequence[Check]) -> Iterator[OpsctlError]:
     stops = [check for check in checks if check.verdict == "stop"]
     if stops:
         yield PreflightStop(
@@ -146,14 +144,6 @@ def _unfit(host: Host, checks: Sequence[Check], python: str | None) -> Iterator[
             seen="; ".join(f"{check.name}: {check.reason}" for check in stops),
             where=host.name,
             hint=stops[0].hint or f"opsctl doctor {host.name}",
-        )
-    if python == "":
-        yield PreflightStop(
-            f"the inventory's `python` does not start on {host.name}",
-            wanted="the serving environment's Python, which the stages run with",
-            seen=host.entry.python,
-            where=host.name,
-            hint=f"hosts: {{{host.name}: {{python: PATH}}}}",
         )
 
 
@@ -255,14 +245,6 @@ def _gpus(host: Host, notes: list[str]) -> int | None:
     with _noted("GPUs: nvidia-smi did not answer", notes):
         done = host.run(["nvidia-smi", "-L"], deadline=_call(host, "nvidia-smi"), become=False)
         return sum(line.startswith("GPU ") for line in done.text.splitlines())
-    return None
-
-
-def _python(host: Host, notes: list[str]) -> str | None:
-    argv = [host.entry.python, "-c", "import platform; print(platform.python_version())"]
-    with _noted("python", notes):
-        done = host.run(argv, deadline=_call(host, host.entry.python), check=False, become=False)
-        return done.text.strip() if done.exit_status == 0 else ""
     return None
 
 

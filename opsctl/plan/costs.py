@@ -99,8 +99,6 @@ def found_lines(facts: HostFacts, production: ResolvedService) -> tuple[str, ...
 def unknown_lines(facts: HostFacts, production: ResolvedService) -> tuple[str, ...]:
     """Return what could not be found out."""
     lines = [f"what stops with {production.unit}"] if facts.dependents is None else []
-    if facts.python is None:
-        lines.append("whether the serving environment's Python starts")
     return (*lines, *facts.notes)
 
 

@@ -42,8 +42,6 @@ class HostFacts:
     dependents: tuple[str, ...] | None = None
     """Units that stop with production (RequiredBy, BoundBy, ConsistsOf, TriggeredBy) and run now; None: unknown."""
     gpus: int | None = None
-    python: str | None = None
-    """Version of the serving environment's Python; "" where it does not start."""
     engine_version: str | None = None
     """Production's."""
     model_config: Mapping[str, Any] | None = None

@@ -46,7 +46,6 @@ FOUND = HostFacts(
     steps={content_hash(STEP): Estimate(60.0, 0.0, 3)},
     dependents=(),
     gpus=8,
-    python="3.12",
     holder="",
 )
 
@@ -258,7 +257,6 @@ def test_what_is_unknown_is_shown_as_unknown(tmp_path: Path) -> None:
         "lease: unknown",
     )
     assert "what stops with prod.service" in host.unknown
-    assert "whether the serving environment's Python starts" in host.unknown
     downtime = host.downtime
     assert downtime is not None
     assert downtime.expected is None

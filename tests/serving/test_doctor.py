@@ -225,3 +225,8 @@ def test_a_container_of_production_is_no_stranger_on_its_gpus(
     checks = examine()
     assert checks["gpu processes"].verdict is Verdict.OK
     assert checks[f"process of {UNIT}"].verdict is Verdict.OK
+    assert checks["daemon-reload and containers"].verdict is Verdict.OK, "systemd has no rules of its devices"
+    fresh_lab_host.systemctl("set-property", "--runtime", SCOPE, "DevicePolicy=strict", "DeviceAllow=/dev/null rwm")
+    losing = examine()["daemon-reload and containers"]
+    assert losing.verdict is Verdict.WARNING
+    assert SCOPE in losing.reason

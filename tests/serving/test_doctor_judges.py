@@ -22,6 +22,7 @@ from opsctl.serving.doctor.place import (
     judge_kernel_log,
     judge_model,
     judge_port,
+    judge_python,
     judge_space,
     judge_tools,
     parse_df,
@@ -374,3 +375,24 @@ def test_the_worst_verdict_stands_for_all() -> None:
     assert worst([ok("a", ""), unknown("b", "")]) is Verdict.UNKNOWN
     assert worst([stop("a", ""), warning("b", "")]) is Verdict.STOP
     assert worst([]) is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "verdict", "reason"),
+    [
+        (0, "opsctl-python 3 9\n", Verdict.OK, "Python 3.9 starts"),
+        (0, "(base) activated\nopsctl-python 3 12\n", Verdict.OK, "Python 3.12 starts"),
+        (0, "opsctl-python 3 8\n", Verdict.STOP, "3.9 or newer"),
+        (0, "opsctl-python 2 7\n", Verdict.STOP, "3.9 or newer"),
+        (0, "", Verdict.STOP, "printed nothing"),
+        (127, "env: '/opt/v/bin/python': No such file or directory", Verdict.STOP, "(status 127): env: '/opt/v"),
+        (1, "ModuleNotFoundError: No module named 'zlib'", Verdict.STOP, "No module named 'zlib'"),
+        (124, "no answer within 15 s", Verdict.STOP, "no answer within 15 s"),
+        (-1, "", Verdict.STOP, "status -1"),
+    ],
+)
+def test_the_python_of_the_stages(status: int, said: str, verdict: Verdict, reason: str) -> None:
+    check = judge_python("gpu1", "/opt/v/bin/python", status, said)
+    assert check.verdict is verdict
+    assert reason in check.reason
+    assert verdict is Verdict.OK or "hosts: {gpu1: {python: PATH}}" in check.hint

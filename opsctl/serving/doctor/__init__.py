@@ -21,7 +21,16 @@ from opsctl.redaction import redact
 from opsctl.serving.doctor import looking
 from opsctl.serving.doctor.checks import Check, Verdict, ok, stop, unknown, warning
 from opsctl.serving.doctor.gpu import judge_gpus, judge_topology
-from opsctl.serving.doctor.place import judge_fence, judge_kernel_log, judge_model, judge_port, judge_space, judge_tools
+from opsctl.serving.doctor.place import (
+    judge_fence,
+    judge_kernel_log,
+    judge_model,
+    judge_port,
+    judge_python,
+    judge_space,
+    judge_tools,
+)
+from opsctl.serving.doctor.reloads import container_scope, judge_reloads
 from opsctl.serving.doctor.unit import engine_argv, judge_unit
 from opsctl.serving.launch import variants
 
@@ -51,9 +60,12 @@ def examine(
         seen = looking.gpus(host, deadline)
         scopes = looking.container_scopes(host, production, systemd, deadline)
         ours = [*(service.unit for service in services), "opsctl-*", *scopes]
-        return judge_gpus(seen.reading, seen.processes, ours=ours, ranks=ranks, kill_foreign=kill_foreign) + (
-            [judge_topology(looking.topology(host, deadline), len(seen.reading.gpus))] if seen.reading.gpus else []
-        )
+        holding = sorted({process.unit for process in seen.processes if container_scope(process.unit)})
+        return [
+            *judge_gpus(seen.reading, seen.processes, ours=ours, ranks=ranks, kill_foreign=kill_foreign),
+            *([judge_topology(looking.topology(host, deadline), len(seen.reading.gpus))] if seen.reading.gpus else []),
+            *judge_reloads(looking.device_rules(host, holding, deadline)),
+        ]
 
     def place() -> list[Check]:
         profiled = any(service.profiler for service in variants)
@@ -67,7 +79,10 @@ def examine(
     def fence() -> list[Check]:
         return [judge_fence(control.try_fence(host, deadline=deadline.within(30.0, "trying the fence")))]
 
-    checks = [*_try("gpus", gpus), *_try("disk and kernel", place), *_try("fence", fence)]
+    def python() -> list[Check]:
+        return [judge_python(host.name, host.entry.python, *looking.python(host, deadline))]
+
+    checks = [*_try("gpus", gpus), *_try("disk and kernel", place), *_try("python", python), *_try("fence", fence)]
     for service in production:
         checks += _certificate(service)
         checks += _try(f"unit {service.unit}", partial(_unit, host, service, systemd, deadline))

@@ -9,12 +9,13 @@ from urllib.parse import urlsplit
 
 from opsctl.deadline import Deadline
 from opsctl.engines import ENGINES
-from opsctl.errors import BusError, CommandFailed
+from opsctl.errors import BusError, CommandFailed, DeadlineExceeded
 from opsctl.host.protocol import Host, Systemd
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.serving.doctor.checks import Check, ok, stop, warning
 from opsctl.serving.doctor.gpu import parse_topology
 from opsctl.serving.doctor.place import Listener, ModelFiles, Space, parse_df, parse_ss
+from opsctl.serving.doctor.reloads import DeviceRules, parse_rules
 from opsctl.serving.doctor.unit import UnitFacts
 from opsctl.serving.gpu.nvidia_smi import GpuProcess, GpuReading, identify, read_gpus, unit_of
 from opsctl.serving.launch.line import Launch, NotSeen
@@ -59,6 +60,16 @@ def container_scopes(
     return found
 
 
+def device_rules(host: Host, scopes: Sequence[str], deadline: Deadline) -> list[DeviceRules]:
+    """Read what systemd allows the processes of containers' scopes."""
+    if not scopes:
+        return []
+    script = """
+systemctl show -p Id -p DevicePolicy -p DeviceAllow -- "$@" && echo && echo "Nodes=$(ls /dev/char | tr '\\n' ' ')"
+"""
+    return parse_rules(_text(host, ["sh", "-c", script, "sh", *scopes], deadline) or "")
+
+
 def topology(host: Host, deadline: Deadline) -> dict[tuple[int, int], str]:
     """Read how the GPUs are joined; empty where nvidia-smi does not say."""
     return parse_topology(_text(host, ["nvidia-smi", "topo", "-m"], deadline) or "")
@@ -95,6 +106,28 @@ def tools(host: Host, deadline: Deadline) -> tuple[str, ...]:
     script = 'for one in "$@"; do command -v "$one" >/dev/null 2>&1 && echo "$one"; done; exit 0'
     wanted = ("curl", "flock", "nvidia-smi", "fincore", "ss", "nsys")
     return tuple((_text(host, ["sh", "-c", script, "tools", *wanted], deadline) or "").split())
+
+
+def python(host: Host, deadline: Deadline) -> tuple[int, str]:
+    """Return how the inventory's Python ends (124: not in time), and what it says: where it starts, its version.
+
+    It runs as the stages do: with the same rights, and without the login's environment.
+    """
+    question = "import json, ssl, sys, zipimport, zlib; print('opsctl-python', *sys.version_info[:2])"
+    argv = (
+        "env",
+        "-i",
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
+        host.entry.python,
+        "-B",
+        "-c",
+        question,
+    )
+    try:
+        done = host.run(argv, deadline=deadline.within(LIMIT, host.entry.python), check=False)
+    except DeadlineExceeded:
+        return 124, f"no answer within {LIMIT:g} s"
+    return done.exit_status, done.text if done.exit_status == 0 else done.stderr.decode(errors="replace")
 
 
 def has_program(host: Host, program: str, deadline: Deadline) -> bool:

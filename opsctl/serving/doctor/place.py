@@ -189,6 +189,24 @@ def judge_tools(present: Sequence[str]) -> list[Check]:
     return [warning("tools", reason, "install curl on the host")]
 
 
+OLDEST_PYTHON = (3, 9)
+_PYTHON = re.compile(r"^opsctl-python (\d+) (\d+)$", re.MULTILINE)
+
+
+def judge_python(host: str, path: str, status: int, said: str) -> Check:
+    """Judge the Python that the stages run with, by how it ended and what it said."""
+    name, hint = f"python {path}", f"hosts: {{{host}: {{python: PATH}}}} names the serving environment's Python"
+    match = _PYTHON.search(said)
+    if match is None:
+        seen = said.strip()[-200:] or "it printed nothing"
+        return stop(name, f"the inventory's `python` does not start (status {status}): {seen}", hint)
+    version = int(match[1]), int(match[2])
+    if version < OLDEST_PYTHON:
+        wanted = ".".join(map(str, OLDEST_PYTHON))
+        return stop(name, f"Python {match[1]}.{match[2]}: the stages need {wanted} or newer", hint)
+    return ok(name, f"Python {match[1]}.{match[2]} starts")
+
+
 def judge_fence(broken: str | None) -> Check:
     """Say whether the fence held when it was tried; ``broken``: what was seen where it did not."""
     if broken is None:
