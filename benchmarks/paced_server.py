@@ -14,6 +14,7 @@ import asyncio
 import gzip
 import json
 import os
+import ssl
 import sys
 import time
 from dataclasses import dataclass, field
@@ -303,10 +304,15 @@ class Stream:
             self.handler.transport.close()
 
 
-async def serve(settings: Settings, port: int) -> None:
+async def serve(settings: Settings, port: int, certificate: Path | None) -> None:
     """Serve until ended; the first line of output is the port."""
     state = State()
-    server = await asyncio.get_running_loop().create_server(lambda: Handler(settings, state), "127.0.0.1", port)
+    tls = None
+    if certificate is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificate)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Handler(settings, state), "127.0.0.1", port, ssl=tls)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
@@ -320,6 +326,7 @@ def main() -> None:
     parser.add_argument("--interval", type=float, default=0.01, help="seconds between tokens")
     parser.add_argument("--fault", action="append", default=[], choices=FAULTS)
     parser.add_argument("--key", help="require this API key")
+    parser.add_argument("--tls", type=Path, help="serve https with this key and certificate (PEM)")
     parser.add_argument("--trace-dir", type=Path)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--core", type=int, help="pin to this core")
@@ -330,7 +337,7 @@ def main() -> None:
         chosen.model, chosen.ttft, chosen.interval, frozenset(chosen.fault), chosen.key, chosen.trace_dir, chosen.ranks
     )
     try:
-        asyncio.run(serve(settings, chosen.port))
+        asyncio.run(serve(settings, chosen.port, chosen.tls))
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -13,7 +13,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from opsctl.payload.errors import PayloadError
 from opsctl.payload.sse import Exchange, StreamClient
 from opsctl.payload.statistics import percentile
+from opsctl.payload.tls import Trust
 
 _LAG_PERIOD = 0.02
 _HEAD_START = 0.15  # seconds from the fork to the first request: every child is up by then
@@ -41,6 +42,7 @@ class Offer:
     duration: float | None = None
     request_limit: float = 600.0
     headers: dict[str, str] = field(default_factory=dict)
+    trust: Trust = field(default_factory=Trust)
 
 
 @dataclass
@@ -71,32 +73,14 @@ def poisson_arrivals(rate: float, count: int, seed: int) -> list[float]:
 def _deal(offer: Offer, processes: int) -> list[Offer]:
     """Split an offer into one a process: streams as evenly as they go, bodies in proportion."""
     if offer.arrivals:
-        return [
-            Offer(
-                offer.url,
-                offer.bodies[part::processes],
-                arrivals=offer.arrivals[part::processes],
-                request_limit=offer.request_limit,
-                headers=offer.headers,
-            )
-            for part in range(processes)
-        ]
+        parts = range(processes)
+        return [replace(offer, bodies=offer.bodies[p::processes], arrivals=offer.arrivals[p::processes]) for p in parts]
     shares = [offer.concurrency // processes + (part < offer.concurrency % processes) for part in range(processes)]
     dealt: list[list[bytes]] = [[] for _ in range(processes)]
     turns = [part for slot in range(max(shares)) for part in range(processes) if slot < shares[part]]
     for place, body in enumerate(offer.bodies):
         dealt[turns[place % len(turns)]].append(body)
-    return [
-        Offer(
-            offer.url,
-            bodies,
-            concurrency=share,
-            duration=offer.duration,
-            request_limit=offer.request_limit,
-            headers=offer.headers,
-        )
-        for bodies, share in zip(dealt, shares)
-    ]
+    return [replace(offer, bodies=bodies, concurrency=share) for bodies, share in zip(dealt, shares)]
 
 
 class _Round:
@@ -106,7 +90,7 @@ class _Round:
         self.offer = offer
         self.pipe = pipe
         self.start = start
-        self.client = StreamClient(offer.url, headers=offer.headers)
+        self.client = StreamClient(offer.url, headers=offer.headers, trust=offer.trust)
         self.finished: list[Exchange] = []
         self.lags: list[float] = []
         self.exhausted = False

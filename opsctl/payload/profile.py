@@ -38,6 +38,9 @@ class Spec(records.Spec):
     accepted: str = ""
     """Words that the answer to the start must hold, in lower case."""
     api_key_file: str | None = None
+    ca_file: str | None = None
+    """Path on the host: certificates in PEM that sign the server's."""
+    verify: bool = True
     profiler: str = "torch"
     """torch, or nsys."""
     warmup_requests: int = 3

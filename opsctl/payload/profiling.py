@@ -24,6 +24,7 @@ from opsctl.payload.records import Figure
 from opsctl.payload.server import Server
 from opsctl.payload.serving import request_body, slug, verdict
 from opsctl.payload.statistics import figure, mean, std
+from opsctl.payload.tls import Trust
 from opsctl.payload.tracefiles import Seen, bring, changed, rank_files, snapshot, total
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class _Window:
             concurrency=min(self.concurrency, requests),
             request_limit=self.spec.request_limit,
             headers=self.server.headers,
+            trust=self.server.trust,
         )
         done = offer_load(
             offer,
@@ -308,7 +310,7 @@ def measure(spec: Spec, output: Output) -> tuple[str, str]:
     _fit(spec)
     cells = spec.cells
     states: list[str] = []
-    with Server(spec.url, api_key_file=spec.api_key_file) as server:
+    with Server(spec.url, api_key_file=spec.api_key_file, trust=Trust(spec.ca_file, spec.verify)) as server:
         output.environment({"engine": {"url": server.url, "version": server.version(), "models": server.models()}})
         for place, cell in enumerate(cells):
             if cell.id in output.verified:

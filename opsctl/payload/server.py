@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from opsctl.payload.errors import PayloadError
+from opsctl.payload.tls import Trust
 
 _LIMIT = 30.0
 _SAMPLE = re.compile(r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{[^}]*\})?\s+(?P<value>\S+)", re.MULTILINE)
@@ -47,11 +48,15 @@ def parse_metrics(text: str) -> dict[str, float]:
 class Server:
     """One model server on this host's network."""
 
-    def __init__(self, url: str, *, api_key_file: str | None = None) -> None:
+    def __init__(self, url: str, *, api_key_file: str | None = None, trust: Trust | None = None) -> None:
         self.url = url.rstrip("/")
+        self.trust = trust or Trust()
         key = read_api_key(api_key_file)
         self.headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._client = httpx.Client(base_url=self.url, headers=self.headers, timeout=_LIMIT, trust_env=False)
+        context = self.trust.context() if self.url.startswith("https:") else True
+        self._client = httpx.Client(
+            base_url=self.url, headers=self.headers, timeout=_LIMIT, trust_env=False, verify=context
+        )
 
     def __enter__(self) -> Server:  # noqa: PYI034 - typing.Self came with Python 3.11
         return self
@@ -74,6 +79,8 @@ class Server:
             raise PayloadError(msg) from error
         except httpx.HTTPError as error:
             msg = f"{method} {self.url}{path} failed: {error}"
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                msg += "; set ca-file of the service to the host's file with the certificate that signed the server's"
             raise PayloadError(msg) from error
         if response.status_code in {401, 403}:
             msg = f"{method} {self.url}{path} answered {response.status_code}: the API key is missing or wrong"

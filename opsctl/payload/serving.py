@@ -20,6 +20,7 @@ from opsctl.payload.quiet import Disturbed, NeverQuiet, QuietWatch
 from opsctl.payload.server import Server
 from opsctl.payload.serving_benchmark import CellSpec, Spec
 from opsctl.payload.statistics import figure
+from opsctl.payload.tls import Trust
 from opsctl.payload.warmup import STEADY, WarmUp, streams_of, warm_up
 
 #: Above this share of a core the client measures itself: in an M/M/1 queue the wait is then over 5 × the work.
@@ -94,6 +95,7 @@ class _Cell:
             duration=duration,
             request_limit=self.spec.request_limit,
             headers=self.server.headers,
+            trust=self.server.trust,
         )
 
     def _run(self, offer: Offer, text: str) -> Load:
@@ -276,7 +278,7 @@ def slug(name: str) -> str:
 def measure(spec: Spec, output: Output) -> tuple[str, str]:
     """Measure every cell. Returns the state and reason of the ``end`` record."""
     cells = spec.cells
-    with Server(spec.url, api_key_file=spec.api_key_file) as server:
+    with Server(spec.url, api_key_file=spec.api_key_file, trust=Trust(spec.ca_file, spec.verify)) as server:
         served = server.models()
         output.evidence("GET /v1/models", ", ".join(served))
         if spec.model not in served:

@@ -41,6 +41,9 @@ class Spec(records.Spec):
     cells: tuple[CellSpec, ...] = many(CellSpec)
     limit: float = 3600.0
     api_key_file: str | None = None
+    ca_file: str | None = None
+    """Path on the host: certificates in PEM that sign the server's."""
+    verify: bool = True
     requests: int | None = None
     duration: float | None = None
     warmup_requests: int = 2

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import ssl
 import time
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
+
+from opsctl.payload.tls import Trust
 
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
@@ -276,10 +277,17 @@ class Connection(asyncio.Protocol):
 class StreamClient:
     """A pool of connections to one server. ``headers`` must hold no line breaks."""
 
-    def __init__(self, url: str, *, path: str = "/v1/completions", headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        path: str = "/v1/completions",
+        headers: dict[str, str] | None = None,
+        trust: Trust | None = None,
+    ) -> None:
         parts = urlsplit(url)
         self.host = parts.hostname or "127.0.0.1"
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = (trust or Trust()).context() if parts.scheme == "https" else None
         self.port = parts.port or (443 if self._tls else 80)
         lines = {
             "Host": parts.netloc.rsplit("@", 1)[-1],

@@ -17,7 +17,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypedDict
 
 from opsctl.errors import StageError
 from opsctl.options import Model
@@ -47,6 +47,14 @@ class Served(Protocol):
     @property
     def api_key_file(self) -> str | None:
         """Path on the host."""
+
+    @property
+    def ca_file(self) -> str | None:
+        """Path on the host: certificates that sign the server's."""
+
+    @property
+    def verify(self) -> bool:
+        """Whether the server's certificate is checked."""
 
     @property
     def tensor_parallel(self) -> int | None:
@@ -190,8 +198,18 @@ class Stage(ABC):
             raise StageError(f"{context.step}: {f'{option}: ' if option else ''}{message}", where=context.host_name)
 
 
-def served(context: StageContext) -> tuple[str, str, str | None]:
-    """Return (url, model, API key file) of what serves in this phase. Raises StageError where it is not said."""
+class Target(TypedDict):
+    """The fields of a payload's spec that say which server is measured, and how it is trusted."""
+
+    url: str
+    model: str
+    api_key_file: str | None
+    ca_file: str | None
+    verify: bool
+
+
+def served(context: StageContext) -> Target:
+    """Return what serves in this phase. Raises StageError where it is not said."""
     service = context.service
     if service is None or not service.url or not service.model:
         missing = "no service serves" if service is None else f"{context.service_name} has no url or model"
@@ -200,7 +218,13 @@ def served(context: StageContext) -> tuple[str, str, str | None]:
             where=context.host_name,
             hint="give the service `url` and `model` in the inventory, and the phase a `serve` that is a service",
         )
-    return service.url, service.model, service.api_key_file
+    return Target(
+        url=service.url,
+        model=service.model,
+        api_key_file=service.api_key_file,
+        ca_file=service.ca_file,
+        verify=service.verify,
+    )
 
 
 def needs_server(name: str, places: Sequence[Place]) -> Iterable[tuple[str, str]]:

@@ -38,6 +38,8 @@ class LocalServer:
     url: str
     model: str
     api_key_file: str | None = None
+    ca_file: str | None = None
+    verify: bool = True
     engine: str = "vllm"
     tensor_parallel: int | None = None
     profiler: str | None = None

@@ -128,7 +128,7 @@ class ProfileStage(Stage):
 
     def invocation(self, options: Profile, context: StageContext, cells: Sequence[Cell]) -> Invocation:
         """Say what to run. Raises StageError when the ranks or the folder of the traces are not known."""
-        url, model, key_file = served(context)
+        target = served(context)
         ranks = context.tensor_parallel
         if ranks is None:
             raise StageError(
@@ -145,9 +145,7 @@ class ProfileStage(Stage):
         expected, token_bytes = _expected(context, ranks)
         routes = _profiler(context, context.trace_dir, options.with_)
         spec = Spec(
-            url=url,
-            model=model,
-            api_key_file=key_file,
+            **target,
             start=routes.start,
             stop=routes.stop,
             start_body=dict(routes.body) if routes.body is not None else None,

@@ -147,12 +147,10 @@ class ServingBenchmarkStage(Stage):
 
     def invocation(self, options: ServingBenchmark, context: StageContext, cells: Sequence[Cell]) -> Invocation:
         """Say what to run. Raises StageError for a service without address."""
-        url, model, key_file = served(context)
+        target = served(context)
         quiet = options.quiet
         spec = Spec(
-            url=url,
-            model=model,
-            api_key_file=key_file,
+            **target,
             input_tokens=options.input_tokens,
             output_tokens=options.output_tokens,
             requests=options.requests,

@@ -35,9 +35,11 @@ def test_what_cannot_be_measured_is_refused(options: ServingBenchmark, said: str
 
 def test_the_spec_names_the_key_file_and_not_the_key() -> None:
     options = ServingBenchmark(concurrency=(8,), slo={"ttft": 2.0})
-    invocation = STAGE.invocation(options, context(), STAGE.cells(options, context()))
+    private = ServiceEntry(url="https://x", model="m", api_key_file="/etc/key", ca_file="/etc/ca.pem", verify=False)
+    invocation = STAGE.invocation(options, context(service=private), STAGE.cells(options, context()))
     spec = Spec.from_dict(json.loads(invocation.spec_json()))
     assert spec.api_key_file == "/etc/key"
+    assert (spec.ca_file, spec.verify) == ("/etc/ca.pem", False)
     assert spec.cells == (CellSpec("concurrency=8", 8),)
     assert spec.slo == {"ttft": 2.0}
     assert invocation.limit == options.limit
