@@ -35,6 +35,7 @@ class ProbeOutcome(StrEnum):
     UNAUTHORIZED = "the key was refused"
     UNTRUSTED = "its certificate cannot be trusted"
     BUSY = "the server said that it cannot now"
+    CROWDED = "the server answers, and takes no more requests now"
     OTHER_MODEL = "another model is served"
     FOREIGN = "something else answers"
     EMPTY = "an answer without tokens"
@@ -166,7 +167,9 @@ def _judge(method: str, path: str, response: httpx.Response, *, parse: bool) -> 
     said = f"{method} {path} answered {status}"
     if status in {401, 403}:
         return Answer(ProbeOutcome.UNAUTHORIZED, said, status=status)
-    if status in {408, 425, 429} or status >= 500:
+    if status in {408, 425, 429}:
+        return Answer(ProbeOutcome.CROWDED, f"{said}: {_short(response.text)}", status=status)
+    if status >= 500:
         return Answer(ProbeOutcome.BUSY, f"{said}: {_short(response.text)}", status=status)
     if status != 200:
         return Answer(ProbeOutcome.FOREIGN, f"{said}: {_short(response.text)}", status=status)
@@ -240,6 +243,7 @@ _HINTS: Mapping[ProbeOutcome, str] = {
     ProbeOutcome.FOREIGN: "see who listens with `ss -ltnp` on the host, and compare the service's url",
     ProbeOutcome.OTHER_MODEL: "set model of the service to a name that the server lists (--served-model-name)",
     ProbeOutcome.REFUSED: "the unit runs, nothing listens: it still loads, or the service's url names another port",
+    ProbeOutcome.CROWDED: "it has as many requests as it takes: wait until it has room; it is left running",
     ProbeOutcome.TIMEOUT: "a server that is healthy but dead answers /health only: look at its journal, restart it",
     ProbeOutcome.EMPTY: "the engine answers without generating: look at its journal",
 }

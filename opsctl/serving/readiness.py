@@ -136,7 +136,7 @@ def _completions(
         answer = probe.completion(limit=request_limit(service, deadline))
         if answer.good:
             proofs.append(evidence("POST /v1/completions", answer.seen))
-        elif answer.outcome is ProbeOutcome.BUSY and deadline.remaining() > 1:
+        elif answer.outcome in {ProbeOutcome.BUSY, ProbeOutcome.CROWDED} and deadline.remaining() > 1:
             proofs.clear()
             pause(0.5, deadline=deadline, cancelled=cancelled, what=f"verifying {service.name}")
         else:

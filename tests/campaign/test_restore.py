@@ -35,6 +35,7 @@ def look(state: Serving, status: UnitStatus | None, problem: ProbeOutcome | None
         (look(Serving.UNKNOWN, RUNS, ProbeOutcome.FOREIGN), True, Standing.ANSWERING),
         (look(Serving.UNKNOWN, RUNS, ProbeOutcome.UNTRUSTED), True, Standing.ANSWERING),
         (look(Serving.UNKNOWN, RUNS, ProbeOutcome.EMPTY), True, Standing.ANSWERING),
+        (look(Serving.UNKNOWN, RUNS, ProbeOutcome.CROWDED), True, Standing.ANSWERING),
         (look(Serving.LOADING, RUNS, ProbeOutcome.REFUSED), False, Standing.LOADING),
         (look(Serving.LOADING, BOOTS), False, Standing.LOADING),
         (look(Serving.UNKNOWN, RUNS, ProbeOutcome.TIMEOUT), False, Standing.LOADING),

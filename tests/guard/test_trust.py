@@ -125,3 +125,12 @@ def test_a_root_scope_guard_refuses_a_users_state(make_site: object) -> None:
     site.lab.exec("install", "-d", "-o", "mallory", STATE)
     with pytest.raises(NotGuardable, match="is not root's alone"):
         site.install()
+
+
+def test_a_users_held_state_is_refused_by_naming_the_lease(site: Site) -> None:
+    site.arm()
+    as_user(site, "true")
+    site.lab.exec("chown", "mallory", STATE)
+    with pytest.raises(NotGuardable, match=r"as mallory.*opsctl lease show HOST") as refused:
+        site.show()
+    assert "rm " not in str(refused.value)

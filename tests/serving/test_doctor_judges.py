@@ -203,7 +203,7 @@ def test_a_healthy_unit_passes_everything() -> None:
         ("KillMode", {"properties": {"KillMode": "none"}}, Verdict.STOP),
         ("KillMode", {"properties": {"KillMode": "process"}}, Verdict.STOP),
         ("KillMode", {"properties": {"SendSIGKILL": False}}, Verdict.STOP),
-        ("KillMode", {"properties": {"KillMode": "mixed"}}, Verdict.WARNING),
+        ("KillMode", {"properties": {"KillMode": "mixed"}}, Verdict.STOP),
         ("Restart", {"properties": {"StartLimitIntervalUSec": 0}}, Verdict.WARNING),
         ("Restart", {"properties": {"RestartUSec": 300_000_000}}, Verdict.WARNING),
         ("LimitMEMLOCK", {"properties": {"LimitMEMLOCK": 8 << 20}}, Verdict.WARNING),

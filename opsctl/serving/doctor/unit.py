@@ -157,14 +157,12 @@ def _sane(service: ResolvedService, status: UnitStatus) -> list[Check]:
 def _leftovers(service: ResolvedService, status: UnitStatus) -> list[Check]:
     """Judge whether processes can outlive a stop: nothing could then start in their place."""
     name, mode = f"KillMode of {status.name}", str(status.properties.get("KillMode", ""))
-    spared = mode in {"process", "none"} or status.properties.get("SendSIGKILL") is False
+    spared = mode in {"process", "mixed", "none"} or status.properties.get("SendSIGKILL") is False
     if spared and not service.stop.end_leftovers:
         hint = f"set KillMode=control-group; or have opsctl end them: {service.name}: {{stop: {{end-leftovers: true}}}}"
-        return [stop(name, f"KillMode={mode}: workers outlive a stop, and keep the GPUs and the port", hint)]
+        return [stop(name, f"KillMode={mode}: workers may outlive a stop, and keep the GPUs and the port", hint)]
     if spared:
         return [warning(name, f"KillMode={mode}: what outlives a stop is ended by opsctl (stop.end-leftovers)")]
-    if mode == "mixed":
-        return [warning(name, "KillMode=mixed: workers are killed without being asked to end", "set control-group")]
     return []
 
 
