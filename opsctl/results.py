@@ -140,3 +140,8 @@ class StepResult(_Record):
         """The cells that could be measured: one that a stage at work skipped does not apply to its host."""
         whole = self.state is State.SKIPPED
         return tuple(cell for cell in self.cells if whole or cell.state is not State.SKIPPED)
+
+    @property
+    def apart(self) -> bool:
+        """Whether it was seen that nothing of the step applies to its host; ``reason`` says why."""
+        return self.state is State.VERIFIED and bool(self.cells) and not self.applying

@@ -240,12 +240,15 @@ def _unit_hash(host: Host, status: UnitStatus) -> str:
 
 
 def _gpus(host: Host, notes: list[str]) -> int | None:
-    if host.entry.gpus is not None:
-        return host.entry.gpus
+    """Return how many GPUs nvidia-smi lists; where it does not answer, how many the inventory says there are."""
+    said = host.entry.gpus
     with _noted("GPUs: nvidia-smi did not answer", notes):
         done = host.run(["nvidia-smi", "-L"], deadline=_call(host, "nvidia-smi"), become=False)
-        return sum(line.startswith("GPU ") for line in done.text.splitlines())
-    return None
+        seen = sum(line.startswith("GPU ") for line in done.text.splitlines())
+        if said is not None and said != seen:
+            notes.append(f"GPUs: the inventory says {said}, nvidia-smi lists {seen}: {seen} counts")
+        return seen
+    return said
 
 
 def _lease(host: Host, notes: list[str]) -> LeaseView | None:

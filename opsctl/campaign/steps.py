@@ -56,6 +56,7 @@ def measure(b: BorrowedHost, step: Measure) -> Done:
     verified = sum(cell.state is State.VERIFIED for cell in result.cells)
     reason = result.reason if result.state is not State.VERIFIED else ""
     words = f"{result.state}, {verified} of {len(result.applying)} cells verified{f': {reason}' if reason else ''}"
+    words = result.reason if result.apart else words
     b.say("step.ended", f"{step.step}: {words}", state=result.state, verified=verified, cells=len(result.cells))
     if result.state is not State.VERIFIED and isinstance(step.context.service, ResolvedService):
         # The step may have failed because its server did: then nothing else under it can be believed.

@@ -10,6 +10,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from opsctl.campaign.definition import Definition
+    from opsctl.errors import OpsctlError
+    from opsctl.plan import HostFacts
     from opsctl.playbook.inventory import LoadedInventory
     from opsctl.serving.doctor import Check
 
@@ -20,6 +23,10 @@ _COLOURS = {"ok": "green", "warning": "yellow", "stop": "red", "unknown": "magen
 def doctor(
     host: Annotated[str, typer.Argument(help="Host or group of the inventory.")],
     inventory: Annotated[Path, typer.Option("--inventory", "-i", help="Inventory.")] = Path("inventory.yml"),
+    playbook: Annotated[
+        str | None,
+        typer.Option("--playbook", "-p", help="Judge also what a run of this playbook would be refused for."),
+    ] = None,
     kill_foreign: Annotated[
         bool, typer.Option("--kill-foreign", help="Judge as for a run that may kill processes of others on the GPUs.")
     ] = False,
@@ -37,12 +44,17 @@ def doctor(
       opsctl doctor kimi
 
       opsctl doctor fleet --json
+
+      opsctl doctor kimi --playbook profile-campaign
     """
+    from opsctl.campaign.definition import RunRequest, read_definition
     from opsctl.playbook.inventory import load_inventory
     from opsctl.serving.doctor import Verdict, worst
 
     loaded = load_inventory(inventory)
-    seen = {name: _examine(loaded, name, kill_foreign=kill_foreign) for name in loaded.hosts_of(host)}
+    request = RunRequest(playbook or "", inventory, kill_foreign=kill_foreign)
+    definition = read_definition(request) if playbook else None
+    seen = {name: _examine(loaded, name, definition, kill_foreign=kill_foreign) for name in loaded.hosts_of(host)}
     if json:
         _print_json(seen)
     else:
@@ -51,7 +63,9 @@ def doctor(
         raise typer.Exit(2)
 
 
-def _examine(loaded: LoadedInventory, name: str, *, kill_foreign: bool) -> Sequence[Check]:
+def _examine(
+    loaded: LoadedInventory, name: str, definition: Definition | None, *, kill_foreign: bool
+) -> Sequence[Check]:
     from opsctl.campaign.preflight import connected, look
     from opsctl.errors import UnfitError
     from opsctl.runs.journal import Journal
@@ -67,10 +81,20 @@ def _examine(loaded: LoadedInventory, name: str, *, kill_foreign: bool) -> Seque
     judged = {check.reason for check in seen.checks if check.verdict is Verdict.STOP}
     more = [
         Check("a run", Verdict.STOP, f"{error.message}{f' ({error.seen})' if error.seen else ''}", error.hint or "")
-        for error in seen.facts.refusals
+        for error in (*seen.facts.refusals, *_unplanned(definition, seen.facts))
         if not any(reason in error.message for reason in judged)
     ]
     return (*seen.checks, *more)
+
+
+def _unplanned(definition: Definition | None, facts: HostFacts) -> Sequence[OpsctlError]:
+    """Return why the host cannot do what a playbook asks of it, beside what is wrong with the host itself."""
+    from opsctl.plan import plan
+
+    if definition is None or facts.host not in definition.hosts:
+        return ()
+    made = plan(definition.playbook.by_host, definition.inventory, {facts.host: facts})
+    return next(host for host in made.hosts if host.host == facts.host).refusals[len(facts.refusals) :]
 
 
 def _print_json(seen: Mapping[str, Sequence[Check]]) -> None:

@@ -78,6 +78,7 @@ _START = 180.0  # importing torch, making the group
 _MOST_DEATHS = 3
 _KNOCK = 0.5
 _SIOCGIFADDR = 0x8915
+ONE_GPU = "one GPU: there is nothing to exchange"
 
 
 def free_port() -> int:
@@ -330,10 +331,13 @@ class _Measurement:
         self.output.progress(cell.id, len(self.states), len(self.spec.cells), every=1.0)
 
 
-def _fit(spec: Spec, output: Output) -> None:
-    """Look for the GPUs that the ranks want, and at how they reach each other."""
+def _fit(spec: Spec, output: Output) -> str:
+    """Look for the GPUs that the ranks want, and at how they reach each other.
+
+    Returns why nothing here can be measured; "" where it can. Raises PayloadError where ranks would share a GPU.
+    """
     if spec.backend == "gloo":
-        return
+        return ""
     group = Group(1, Rendezvous(), Work("none", p2p=True), free_port(), output.folder)
     facts: dict[str, Any] = {}
     try:
@@ -344,13 +348,19 @@ def _fit(spec: Spec, output: Output) -> None:
     finally:
         group.close()
     output.environment({"p2p_findings": facts.get("p2p_findings", []), "p2p_copies": facts.get("p2p_copies", [])})
-    wanted, there = spec.world_size // (spec.rendezvous or Rendezvous()).nodes, facts.get("gpus")
+    nodes = (spec.rendezvous or Rendezvous()).nodes
+    wanted, there = spec.world_size // nodes, facts.get("gpus")
     if there is None:
         msg = f"the GPUs cannot be asked: {_last_words(output.folder)}"
         raise PayloadError(msg)
-    if spec.backend == "nccl" and there < wanted:
+    if there == 1 and nodes == 1:
+        output.evidence("GPUs that torch sees on this host", f"1, and {wanted} ranks were asked for")
+        return ONE_GPU
+    # `auto` is NCCL wherever there is a GPU, and NCCL refuses two ranks on one.
+    if there < wanted and (there or spec.backend == "nccl"):
         msg = f"{wanted} ranks want a GPU each, and this host has {there}"
         raise PayloadError(msg)
+    return ""
 
 
 def run(spec: Spec, output: Output) -> tuple[str, str]:
@@ -359,7 +369,11 @@ def run(spec: Spec, output: Output) -> tuple[str, str]:
     if all(cell.id in output.verified for cell in cells):
         return "verified", f"{len(cells)} of {len(cells)} cells had been measured already"
     try:
-        _fit(spec, output)
+        unfit = _fit(spec, output)
+        if unfit:
+            for cell in cells:
+                output.cell(cell.id, "skipped", reason=unfit)
+            return "skipped", unfit
         measurement = _Measurement(spec, output)
         measurement.smoke()
     except PayloadError as error:

@@ -285,6 +285,7 @@ class _Planner:
             step=id_,
             host_name=self.facts.host,
             host=self.inventory.host(self.facts.host),
+            gpus=self.facts.gpus,
             folder=f"{self.facts.state_dir}/runs/{self.run}/{step_slug(id_)}",
             service_name=service.name if service else None,
             service=service,

@@ -135,6 +135,7 @@ def _why(material: Material) -> str:
         return "no window has whole traces of every rank"
     planned = sum(len(result.applying) for _, result in material.results())
     if not planned:
-        return "the run planned no measurement"
+        apart = [result.reason for _, result in material.results() if result.apart]
+        return f"what was planned {apart[0]}" if apart else "the run planned no measurement"
     verified = len(material.cells(verified=True))
     return f"{verified} of {planned} planned cells were verified, none of them a decode step or a served token"

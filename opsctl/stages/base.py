@@ -102,6 +102,8 @@ class Place:
 class StageContext(Place):
     """All that a stage may know when it plans."""
 
+    gpus: int | None = None
+    """GPUs that were seen on the host; None: nobody looked, or they could not be counted."""
     run: str
     step: str
     folder: str

@@ -78,6 +78,15 @@ def ranks(options: Collectives, context: StageContext) -> int:
     return found
 
 
+def too_few_gpus(options: Collectives, place: Place, gpus: int | None) -> Iterable[tuple[str, str]]:
+    """Yield the problem of ranks that would share a GPU. A host of one GPU has none: its cells do not apply there."""
+    wanted = known_ranks(options, place)
+    if options.backend == "gloo" or not wanted or not gpus or (gpus == 1 and not options.across_hosts):
+        return
+    if gpus < wanted:
+        yield "world-size", f"wanted a GPU for each rank, found {wanted} ranks and {gpus} GPUs on {place.host_name}"
+
+
 def message_bytes(op: str, tokens: int, shapes: ModelShapes, world: int) -> int:
     """Return a collective's message at a batch, as nccl-tests counts it.
 
@@ -180,9 +189,13 @@ class CollectivesStage(Stage):
             if known_ranks(options, place) is None:
                 ways = "give the step `world-size`, production `tensor-parallel`, or the host `gpus`"
                 yield "", f"the number of ranks on {place.host_name} is not known: {ways}"
+            yield from too_few_gpus(options, place, place.host.gpus)
 
     def cells(self, options: Collectives, context: StageContext) -> tuple[Cell, ...]:
-        """Enumerate. Raises StageError when the ranks or the messages are not known."""
+        """Enumerate. Raises StageError when the ranks or messages are not known, or the host has too few GPUs."""
+        for option, problem in too_few_gpus(options, context, context.gpus):
+            hint = "lower world-size (often a var of the playbook), or backend: gloo"
+            raise StageError(f"{context.step}: {option}: {problem}", where=context.host_name, hint=hint)
         planned = []
         axes = [[(name, value) for value in dict.fromkeys(values)] for name, values in options.sweep.items()]
         for setting in itertools.product(*axes):

@@ -96,6 +96,8 @@ def _verdict(cells: Sequence[Cell], end: EndRecord | None, skipped: set[str]) ->
     if end is None:
         return State.FAILED, f"the payload died before its end record: {', '.join(parts)}"
     said = end.reason
+    if end.state == State.SKIPPED and len(skipped) == len(cells):
+        return State.VERIFIED, f"does not apply here ({len(cells)} cells): {said}"
     if verified == 0 and not doubtful:
         return State.FAILED, f"{', '.join(parts)}{f': {said}' if said and not failed else ''}"
     if failed or end.state == "failed":
@@ -115,8 +117,9 @@ def judge_records(
     """Return a step's result, in which every planned cell has a state.
 
     Verified: the payload reached its end, no cell failed, at least one was verified, and the only others are those
-    that do not apply to this machine (skipped by the payload, with a reason). Failed: a cell failed, none was
-    verified, or the payload died. Inconclusive: it was stopped before it had run them all.
+    that do not apply to this machine (skipped by the payload, with a reason); or the payload itself says that nothing
+    of the step applies. Failed: a cell failed, none was verified, or the payload died. Inconclusive: it was stopped
+    before it had run them all.
     """
     read = _Read()
     for record in records:

@@ -147,6 +147,8 @@ def _step_row(step: StepRecord) -> tuple[Text, Text, Text]:
 
 def _cells(step: StepRecord) -> Text:
     cells = step.result.cells if step.result else ()
+    if step.result and step.result.apart:
+        return Text(step.result.reason, style="dim")
     text = Text(f"{step.state}", style=SIGNS[step.state][1])
     if step.state in {State.RUNNING, State.VERIFYING}:
         measured = sum(cell.state is not State.PENDING for cell in cells)

@@ -96,6 +96,9 @@ RANK = """
 import json, os, sys, time
 def say(**message): print(json.dumps({"collectives": message}), flush=True)
 work = json.load(open(sys.argv[3])); rank = int(os.environ["RANK"]); fault = os.environ["FAULT"]
+if work["p2p"]:
+    say(gpus=int(os.environ["GPUS"]))
+    sys.exit(0)
 if work["smoke"]:
     if fault == "smoke hangs": time.sleep(600)
     if fault == "smoke dies": sys.exit("NCCL WARN Cuda failure 'peer access is not supported'")
@@ -118,8 +121,9 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(collectives, "self_command", lambda: [sys.executable, str(rank)])
     monkeypatch.setattr(collectives, "_SILENCE", 8.0)
 
-    def run(fault: str, **changes: Any) -> dict[str, Any]:
+    def run(fault: str, *, gpus: int = 2, **changes: Any) -> dict[str, Any]:
         monkeypatch.setenv("FAULT", fault)
+        monkeypatch.setenv("GPUS", str(gpus))
         with Output(tmp_path / "r.jsonl") as output:
             ended = collectives.run(collectives.Spec.from_dict(spec("a", "b", "c", **changes)), output)
         return {"ended": ended, **cells(read_records(tmp_path / "r.jsonl"))}
@@ -157,6 +161,30 @@ def test_each_set_of_variables_has_a_group_of_its_own(faulty: Any) -> None:
         {"NCCL_PROTO": "LL"},
         {"NCCL_PROTO": "Simple"},
     ]
+
+
+@pytest.mark.parametrize("backend", ["auto", "nccl"])
+def test_on_one_gpu_there_is_nothing_to_exchange(faulty: Any, tmp_path: Path, backend: str) -> None:
+    seen = faulty("smoke dies", gpus=1, world_size=8, backend=backend)
+    assert seen["ended"] == ("skipped", "one GPU: there is nothing to exchange")
+    assert {(seen[name]["state"], seen[name]["reason"]) for name in "abc"} == {seen["ended"]}
+    evidence = [each for each in read_records(tmp_path / "r.jsonl") if each["record"] == "evidence"]
+    assert evidence[0]["observed"] == "1, and 8 ranks were asked for"
+
+
+@pytest.mark.parametrize("backend", ["auto", "nccl"])
+def test_ranks_that_would_share_a_gpu_do_not_start(faulty: Any, backend: str) -> None:
+    seen = faulty("smoke dies", gpus=2, world_size=8, backend=backend)
+    assert seen["ended"] == ("failed", "8 ranks want a GPU each, and this host has 2")
+    where = {"address": "127.0.0.1", "port": free_port(), "node": 0, "nodes": 2}
+    assert faulty("smoke dies", gpus=1, world_size=8, backend=backend, rendezvous=where)["ended"] == (
+        "failed",
+        "4 ranks want a GPU each, and this host has 1",
+    )
+
+
+def test_without_a_gpu_auto_is_gloo(faulty: Any) -> None:
+    assert faulty("none", gpus=0, backend="auto")["ended"] == ("verified", "3 of 3 cells measured")
 
 
 def test_more_ranks_than_gpus(tmp_path: Path) -> None:

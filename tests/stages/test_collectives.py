@@ -69,6 +69,28 @@ def test_ranks_come_from_the_step_the_service_or_the_host() -> None:
         STAGE.refuse(Collectives(), nothing(host=HostEntry()))
 
 
+def test_more_ranks_than_gpus_are_refused_with_both_numbers() -> None:
+    options = Collectives(model="kimi-k2.5", world_size=16)
+    with pytest.raises(StageError, match="world-size: wanted a GPU for each rank, found 16 ranks and 2 GPUs on kimi-1"):
+        STAGE.refuse(options, nothing(host=HostEntry(gpus=2)))
+    # What the inventory does not say is seen on the host.
+    with pytest.raises(StageError, match="found 16 ranks and 8 GPUs on kimi-1"):
+        STAGE.cells(options, nothing(host=HostEntry(), gpus=8))
+
+
+@pytest.mark.parametrize(("changes", "gpus"), [({}, 1), ({"backend": "gloo"}, 2), ({"world_size": 2}, 2), ({}, None)])
+def test_ranks_that_fit_or_do_not_apply_are_planned(changes: dict[str, Any], gpus: int | None) -> None:
+    options = Collectives(**{"model": "kimi-k2.5", "world_size": 16, **changes})
+    STAGE.refuse(options, nothing(host=HostEntry(gpus=gpus)))
+    assert STAGE.cells(options, nothing(gpus=gpus))
+
+
+def test_one_gpu_on_each_of_several_hosts_has_much_to_exchange() -> None:
+    options = Collectives(model="kimi-k2.5", world_size=2, across_hosts=True)
+    with pytest.raises(StageError, match="found 2 ranks and 1 GPUs"):
+        STAGE.cells(options, nothing(gpus=1, peers=PEERS_OF_TWO))
+
+
 def test_an_unknown_collective() -> None:
     with pytest.raises(StageError, match=r"ops: wanted any of all_reduce, .* found broadcast"):
         STAGE.refuse(Collectives(model="kimi-k2.5", ops=("broadcast",)), nothing())

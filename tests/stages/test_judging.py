@@ -67,6 +67,17 @@ def test_nothing_verified_is_a_failure_even_if_nothing_failed() -> None:
     assert judge_records("gemm", PLANNED, [*records, END]).state is State.FAILED
 
 
+def test_a_step_of_which_nothing_applies_here_is_no_failure() -> None:
+    why = "one GPU: there is nothing to exchange"
+    records = [cell(name, "skipped", reason=why) for name in "abc"]
+    end = {**END, "state": "skipped", "reason": why}
+    result = judge_records("collectives", PLANNED, [*records, end])
+    assert (result.state, result.reason) == (State.VERIFIED, f"does not apply here (3 cells): {why}")
+    assert result.apart
+    # A cell that is missing was not seen not to apply.
+    assert judge_records("collectives", PLANNED, [*records[:2], end]).state is State.FAILED
+
+
 def test_detail_keeps_what_was_planned() -> None:
     result = judge_records("gemm", PLANNED, [cell("b", detail={"seen": 1}), END])
     assert result.cells[1].detail == {"note": "planned", "seen": 1}

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from opsctl.quantities import format_size
 from opsctl.report.document import Block, Inline, Items, Mark, Prose, Section, table
 from opsctl.report.numbers import ABSENT
-from opsctl.report.reading import Material
+from opsctl.report.reading import Material, Placed
 from opsctl.report.sections.overview import state
 from opsctl.report.traces import unique
 from opsctl.results import State
 from opsctl.stages import STAGES
+
+_NAMED = 5  # cells alike that have a row each; more of them share one, and the folded table names them all
 
 
 def scope(material: Material) -> Section:
@@ -32,15 +34,7 @@ def scope(material: Material) -> Section:
             blocks.append(
                 table(
                     ("Step", "Cell", "State", "Why"),
-                    [
-                        (
-                            Mark(item.place, "code"),
-                            Mark(item.cell.id, "code"),
-                            state(item.cell.state),
-                            item.cell.reason or "no reason was recorded",
-                        )
-                        for item in wrong
-                    ],
+                    list(_not_verified(wrong)),
                     caption="Planned and not verified",
                 )
             )
@@ -66,6 +60,17 @@ def scope(material: Material) -> Section:
     blocks.append(Prose("What this campaign did not look at:"))
     blocks.append(Items(tuple(_not_looked_at(material))))
     return Section("scope", "Scope: what was planned, what was not looked at", tuple(blocks), short="Scope")
+
+
+def _not_verified(placed: Sequence[Placed]) -> Iterator[tuple[Inline, ...]]:
+    """Yield a row a cell, or one for all cells of a step that have one state for one reason, where they are many."""
+    alike: dict[tuple[str, State, str], list[str]] = {}
+    for item in placed:
+        reason = item.cell.reason or "no reason was recorded"
+        alike.setdefault((item.place, item.cell.state, reason), []).append(item.cell.id)
+    for (place, what, reason), cells in alike.items():
+        named = [f"{len(cells)} cells"] if len(cells) > _NAMED else [Mark(name, "code") for name in cells]
+        yield from ((Mark(place, "code"), name, state(what), reason) for name in named)
 
 
 def _not_looked_at(material: Material) -> list[str]:
