@@ -215,8 +215,8 @@ def clear(b: BorrowedHost, action: Clear) -> Done:
             wanted=f"completions of {action.service.model} at {action.service.url}",
             seen=state.seen,
             where=f"host {b.name}, {action.service.unit}",
-            hint="a key, a name or a certificate changed, or it takes no more requests now: mend that, then opsctl rollback"
-            " verifies it",
+            hint="a key, a name or a certificate changed, or it takes no more requests now: mend that, then"
+            " opsctl rollback verifies it",
         )
     if standing in {Standing.SILENT, Standing.DEAD} and state.status is not None and not state.status.stopped:
         swap.take_down(b, action.service)

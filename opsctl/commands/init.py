@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from opsctl.engines import DEFAULT
 from opsctl.errors import UnfitError
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _service_lines(server: FoundServer) -> list[str]:
     lines = [f"  {name}:"]
     lines += [f"    # {line}" for line in _comments(server)]
     lines.append(f"    unit: {_scalar(server.unit)}")
-    if server.engine != "vllm":
+    if server.engine != DEFAULT:
         lines.append(f"    engine: {server.engine}")
     known = "" if server.serving else "     # from the command line: the server did not tell"
     lines += [

@@ -6,15 +6,16 @@ Pure: command lines, versions and log lines in, answers out. Knows no host, no i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
-from opsctl.engines.base import Engine, Launch
+from opsctl.engines.base import Engine, Launch, Routes
 from opsctl.engines.llama_cpp import LlamaCpp
 from opsctl.engines.sglang import Sglang
 from opsctl.engines.standin import Standin
 from opsctl.engines.tensorrt_llm import TensorRtLlm
 from opsctl.engines.vllm import Vllm
 
-__all__ = ["ENGINES", "Engine", "Launch", "recognise"]
+__all__ = ["DEFAULT", "ENGINES", "Engine", "Launch", "recognise", "routes_of_all"]
 
 ENGINES: Mapping[str, Engine] = {
     engine.name: engine
@@ -27,8 +28,18 @@ ENGINES: Mapping[str, Engine] = {
     )
 }
 """Every engine by the name that the inventory uses."""
+DEFAULT = Vllm.name
+"""The engine of a service for which the inventory names none."""
 
 
 def recognise(argv: Sequence[str]) -> Engine | None:
     """Return the engine that a command line starts, or None."""
     return next((engine for engine in ENGINES.values() if engine.begins(argv) is not None), None)
+
+
+def routes_of_all() -> Routes:
+    """Return the routes and metrics of every engine in one, for a server whose engine is not known."""
+    every = [engine.routes for engine in ENGINES.values()]
+    return Routes(
+        **{each.name: tuple(dict.fromkeys(e for r in every for e in getattr(r, each.name))) for each in fields(Routes)}
+    )

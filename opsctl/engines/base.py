@@ -67,18 +67,16 @@ class ProfileRoutes:
 
 @dataclass(frozen=True)
 class Routes:
-    """Where a server answers beside ``/v1``, and what its metrics are called. Metrics are summed over engines."""
+    """Where a server tells its version, and what its metrics are called. Metrics are summed over engines."""
 
-    health: str = "/health"
     version: tuple[tuple[str, str], ...] = (("/version", "version"),)
     """(route, key of its JSON answer), in the order in which they are asked."""
-    metrics: str = "/metrics"
     running: tuple[str, ...] = ()
     """Gauges of requests that run or wait; the first of each family that is there counts."""
     waiting: tuple[str, ...] = ()
     finished: tuple[str, ...] = ()
     cache_hits: tuple[str, ...] = ()
-    """Prefix cache: counters of tokens found, and of tokens looked for."""
+    """Prefix cache: counters of tokens found, and in ``cache_queries``, in the same order, of tokens looked for."""
     cache_queries: tuple[str, ...] = ()
 
 
@@ -104,8 +102,12 @@ class Engine(ABC):
     """Lines that announce a phase of the load, in any order."""
     tables: ClassVar[tuple[str, ...]] = ()
     """Names of its tables of causes in ``engines/causes``, the most particular first."""
-    rank_file: ClassVar[re.Pattern[str] | None] = None
-    """Name of a rank's trace file, with the group ``rank``; None where it writes none."""
+    variables: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of the names of its environment variables: those are recorded with a measurement."""
+    process_title: ClassVar[str] = ""
+    """How the title begins that its processes give themselves, in lower case; "" where they keep their argv."""
+    load_limit: ClassVar[str | None] = None
+    """Environment variable with the seconds after which it gives up its own load; None where it never does."""
 
     @abstractmethod
     def begins(self, argv: Sequence[str]) -> int | None:
@@ -155,9 +157,21 @@ class Engine(ABC):
             hint=f"remove `profiler: torch` from the variant and `profile` from the playbook (folder {trace_dir})",
         )
 
+    def profiler_concerns(
+        self,
+        argv: Sequence[str],  # noqa: ARG002
+        environment: Mapping[str, str],  # noqa: ARG002
+    ) -> tuple[tuple[str, str, str], ...]:
+        """Return (subject, fault, what to do) of the profiler that a production server runs with; empty: it is off."""
+        return ()
+
     def profile_routes(self, trace_dir: str, tool: str) -> ProfileRoutes | None:  # noqa: ARG002
         """Return how a running server is profiled with ``torch`` or ``cuda`` (nsys); None where it cannot be."""
         return None
+
+    def rank_files(self, rank: int) -> tuple[str, ...]:  # noqa: ARG002
+        """Return globs that the names of one rank's trace files match; none where it writes no traces."""
+        return ()
 
     def _value(self, argv: Sequence[str], name: str) -> str | None:
         return flag_value(argv, name, self.flag)

@@ -68,6 +68,7 @@ class LlamaCpp(Engine):
         *UVICORN,
     )
     tables = ("llama_cpp", "host")
+    variables = ("LLAMA_", "GGML_")
 
     def begins(self, argv: Sequence[str]) -> int | None:
         """Return the position after the program, or after the module."""

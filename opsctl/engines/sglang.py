@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from opsctl.engines.base import Engine, ProfileRoutes, ProfilerSwitch, Routes, Switch, module_at, program_at
@@ -29,7 +28,6 @@ class Sglang(Engine):
         "model": "model-path",
     }
     routes = Routes(
-        health="/health_generate",
         version=(("/get_server_info", "version"), ("/get_server_info", "sglang_version")),
         running=("sglang:num_running_reqs",),
         waiting=("sglang:num_queue_reqs",),
@@ -50,8 +48,8 @@ class Sglang(Engine):
         mark(LoadPhase.HTTP_UP, "HTTP server answers", r"The server is fired up and ready to roll"),
     )
     tables = ("sglang", "host")
-    # 1700….123-TP-0.trace.json.gz, …-TP-0-DP-1-PP-0-EP-0-DECODE.trace.json.gz
-    rank_file = re.compile(r".*-TP-(?P<rank>\d+)\b.*\.json(?:\.gz)?")
+    variables = ("SGLANG_", "SGL_")
+    process_title = "sglang:"
 
     def begins(self, argv: Sequence[str]) -> int | None:
         """Return the position after the module, or after ``sglang serve``."""
@@ -75,3 +73,7 @@ class Sglang(Engine):
         activities = ["CPU", "GPU"] if tool == "torch" else ["CUDA_PROFILER"]
         body = {"output_dir": trace_dir, "activities": activities, "with_stack": False}
         return ProfileRoutes(body=body, accepted="start profiling")
+
+    def rank_files(self, rank: int) -> tuple[str, ...]:
+        """``1700….123-TP-0.trace.json.gz``, ``…-TP-0-DP-1-PP-0-EP-0-DECODE.trace.json.gz``."""
+        return (f"*-TP-{rank}[-.]*.json*",)

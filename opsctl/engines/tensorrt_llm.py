@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opsctl.engines.base import Engine, Routes, module_at, program_at
+from opsctl.engines.base import Engine, module_at, program_at
 from opsctl.engines.phases import UVICORN, LoadPhase, mark
 
 
@@ -23,7 +23,7 @@ class TensorRtLlm(Engine):
         "pp-size": "pipeline-parallel-size",
         "ep-size": "expert-parallel-size",
     }
-    routes = Routes()
+    variables = ("TLLM_", "TRTLLM_")
     marks = (
         mark(LoadPhase.ENGINE_INIT, "configuration read", r"TensorRT-LLM version: |Using LLM with|LLM Args:|LlmArgs"),
         mark(LoadPhase.ENGINE_INIT, "ranks meet", r"MPI size: \d+|Rank \d+ is using GPU|MpiSession|rank\d+: .*world"),

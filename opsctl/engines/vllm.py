@@ -9,14 +9,16 @@ Where that is not sure (0.15, builds without a tag) the binary is asked.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from opsctl.engines.argv import flag_value
 from opsctl.engines.base import Engine, ProfileRoutes, ProfilerSwitch, Routes, Switch, module_at, program_at, release_of
 from opsctl.engines.phases import COMPILING, UVICORN, LoadPhase, mark
 from opsctl.errors import UnfitError
 
 FLAG = "--profiler-config"
+STEP_LIMIT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
+"""Environment variable: seconds after which the front end gives up a step of the workers."""
 
 
 class Vllm(Engine):
@@ -90,8 +92,9 @@ class Vllm(Engine):
         *UVICORN,
     )
     tables = ("vllm", "host")
-    # 0.11 to 0.13: …-rank-0.…; 0.20 on: dp0_pp0_tp0_dcp0_ep0_rank0.…; seen: rank0.1796….pt.trace.json.gz
-    rank_file = re.compile(r"(?:.*[^a-z])?rank-?(?P<rank>\d+)\..*\.json(?:\.gz)?")
+    variables = ("VLLM_",)
+    process_title = "vllm:"
+    load_limit = "VLLM_ENGINE_READY_TIMEOUT_S"
 
     def begins(self, argv: Sequence[str]) -> int | None:
         """Return the position after ``serve``, or after the module that ``python -m`` runs."""
@@ -152,6 +155,28 @@ class Vllm(Engine):
             hint="start production (its /version is asked), or put the right arguments into args.add of the variant",
         )
 
+    def profiler_concerns(
+        self, argv: Sequence[str], environment: Mapping[str, str]
+    ) -> tuple[tuple[str, str, str], ...]:
+        """Name a profiler that is on, and one whose flush would run inside an RPC that ends after 300 s."""
+        config = flag_value(argv, FLAG.lstrip("-"), self.flag)
+        if config is None and "VLLM_TORCH_PROFILER_DIR" not in environment:
+            return ()
+        on = ("profiler", "production runs with its profiler on", "leave it to a variant of it")
+        try:
+            iterations = json.loads(config or "{}").get("max_iterations")
+        except (json.JSONDecodeError, AttributeError):
+            iterations = None
+        limit = environment.get(STEP_LIMIT, "")
+        if not iterations or (limit.isdecimal() and int(limit) > 300):
+            return (on,)
+        reason = f"max_iterations={iterations} moves the flush into an RPC of 300 s"
+        return on, ("max_iterations", reason, f"raise {STEP_LIMIT}, or leave max_iterations out")
+
     def profile_routes(self, trace_dir: str, tool: str) -> ProfileRoutes:  # noqa: ARG002 - its start says both
         """Return the plain routes; the folder was given at the start."""
         return ProfileRoutes()
+
+    def rank_files(self, rank: int) -> tuple[str, ...]:
+        """0.11 to 0.13: ``…-rank-0.TIME…``; from 0.20 on ``dp0_pp0_tp0_dcp0_ep0_rank0.TIME…``; also ``rank0.TIME…``."""
+        return f"*rank{rank}.*.json*", f"*rank-{rank}.*.json*"

@@ -6,11 +6,11 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-_LIMIT = 20.0  # seconds; nvidia-smi can hang for ever on a broken driver
+_LIMIT = 20.0  # seconds; with a broken driver nvidia-smi never returns
 
 #: Asked for one at a time where the driver refuses the whole list (a field it does not know refuses all).
 GPU_FIELDS = (
@@ -45,17 +45,17 @@ _REASONS = {
     0x80: "power brake",
     0x100: "display clocks",
 }
-_PACKAGES = ("torch", "vllm", "sglang", "triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "flashinfer-python", "numpy")
-_PREFIXES = ("VLLM_", "NCCL_", "CUDA_", "SGLANG_", "TORCH_", "OMP_", "GLOO_")
+_PACKAGES = ("torch", "triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "flashinfer-python", "numpy")
+_PREFIXES = ("NCCL_", "CUDA_", "TORCH_", "OMP_", "GLOO_")
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH")
 
 
-def allowed_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that may be recorded: by prefix, and never one whose name speaks of a secret."""
+def allowed_variables(environment: Mapping[str, str], prefixes: Sequence[str] = ()) -> dict[str, str]:
+    """Return the variables that may be recorded: ours and those of ``prefixes``, never one that names a secret."""
     return {
         name: value
         for name, value in sorted(environment.items())
-        if name.startswith(_PREFIXES) and not any(word in name.upper() for word in _SECRET)
+        if name.startswith((*_PREFIXES, *prefixes)) and not any(word in name.upper() for word in _SECRET)
     }
 
 
@@ -117,9 +117,9 @@ def gpu_state() -> dict[str, Any]:
     return {"gpus": parse_gpu_query(text, fields)}
 
 
-def _versions() -> dict[str, str]:
+def _versions(packages: Sequence[str]) -> dict[str, str]:
     versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
+    for package in (*_PACKAGES, *packages):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:  # noqa: PERF203 - a dozen packages
@@ -147,8 +147,11 @@ def torch_facts(torch: Any) -> dict[str, Any]:
     return facts
 
 
-def describe() -> dict[str, Any]:
-    """Return the machine without importing torch: processor, versions, variables, topology, GPUs now."""
+def describe(packages: Sequence[str] = (), variables: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the machine without importing torch: processor, versions, variables, topology, GPUs now.
+
+    ``packages`` and ``variables`` (beginnings of names) are recorded beside those that every stage depends on.
+    """
     topology, why = run_tool("nvidia-smi", "topo", "-m")
     peers, _ = run_tool("nvidia-smi", "topo", "-p2p", "r")
     return {
@@ -157,8 +160,8 @@ def describe() -> dict[str, Any]:
         "machine": platform.machine(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
-        "versions": _versions(),
-        "variables": allowed_variables(os.environ),
+        "versions": _versions(packages),
+        "variables": allowed_variables(os.environ, variables),
         "topology": topology if topology is not None else f"unknown: {why}",
         "p2p": peers or "unknown",
         "before": gpu_state(),

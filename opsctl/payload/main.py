@@ -8,7 +8,7 @@ import json
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -31,13 +31,18 @@ def _cancel(number: int, _frame: FrameType | None) -> None:
     raise Cancelled(signal.Signals(number).name)
 
 
-def run_stage(run: Run, spec: Spec, output: Output) -> int:
-    """Run a stage to its end record. Return the exit status: 0 verified or not applicable, 1 failed or inconclusive."""
+def run_stage(
+    run: Run, spec: Spec, output: Output, *, packages: Sequence[str] = (), variables: Sequence[str] = ()
+) -> int:
+    """Run a stage to its end record. Return the exit status: 0 verified or not applicable, 1 failed or inconclusive.
+
+    ``packages`` and ``variables`` are recorded with the environment.
+    """
     signal.signal(signal.SIGTERM, _cancel)
     signal.signal(signal.SIGINT, _cancel)
     sampler: Sampler | None = None
     try:
-        described = environment.describe()
+        described = environment.describe(packages, variables)
         output.environment(described)
         if described["before"]["gpus"]:
             sampler = Sampler()
@@ -78,6 +83,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("stage", type=stage_module, help="a stage's name, such as gemm")
     parser.add_argument("--spec", type=Path, required=True, help="JSON file: what to measure")
     parser.add_argument("--out", type=Path, required=True, help="JSON Lines file of the results; taken up if it exists")
+    parser.add_argument("--packages", nargs="*", default=(), help="whose versions to record, beside torch's and such")
+    parser.add_argument("--variables", nargs="*", default=(), help="beginnings of variables to record, beside NCCL_")
     chosen = parser.parse_args(arguments)
     try:
         spec: Spec = chosen.stage.Spec.from_dict(json.loads(chosen.spec.read_bytes()))
@@ -85,4 +92,4 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"the spec cannot be read: {error}")
     run: Run = chosen.stage.run
     with Output(chosen.out.resolve()) as output:
-        return run_stage(run, spec, output)
+        return run_stage(run, spec, output, packages=chosen.packages, variables=chosen.variables)

@@ -1,8 +1,7 @@
-"""Measuring production only while nobody else uses it: wait for quiet, and notice when it ends.
+"""Measuring production only while it serves no other requests: wait for quiet, and notice when it ends.
 
 What the server itself counts decides: requests running and waiting between our rounds, more of them than ours
-during a round, and more finished requests after a cell than we sent. A server that counts nothing is not quiet:
-nobody could tell.
+during a round, and more finished requests after a cell than we sent. A server without these counters counts as busy.
 """
 
 from __future__ import annotations
@@ -13,11 +12,8 @@ from collections.abc import Mapping
 from opsctl.payload.errors import PayloadError
 from opsctl.payload.output import Output
 from opsctl.payload.server import Server
-from opsctl.payload.serving_benchmark import QuietSpec
+from opsctl.payload.serving_spec import Metrics, QuietSpec
 
-_RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
-_WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs")
-_FINISHED = ("vllm:request_success_total", "sglang:num_requests_total")
 _LOOK_EVERY = 1.0
 
 
@@ -36,8 +32,9 @@ def _first(metrics: Mapping[str, float], names: tuple[str, ...]) -> float | None
 class QuietWatch:
     """Watches one server. Without a spec every method returns at once."""
 
-    def __init__(self, spec: QuietSpec | None, server: Server, output: Output) -> None:
+    def __init__(self, spec: QuietSpec | None, names: Metrics, server: Server, output: Output) -> None:
         self.spec = spec
+        self.names = names
         self.server = server
         self.output = output
         self.allowed = spec.running if spec else 0
@@ -47,8 +44,8 @@ class QuietWatch:
     def busy(self) -> float | None:
         """Return requests running and waiting; None where the server does not count them."""
         metrics = self.server.metrics()
-        running = _first(metrics, _RUNNING)
-        return None if running is None else running + (_first(metrics, _WAITING) or 0.0)
+        running = _first(metrics, self.names.running)
+        return None if running is None else running + (_first(metrics, self.names.waiting) or 0.0)
 
     def await_quiet(self) -> None:
         """Return once the server was quiet for ``stable``. Raises NeverQuiet with what was seen."""
@@ -60,7 +57,7 @@ class QuietWatch:
         while True:
             busy, now = self.busy(), time.monotonic()
             if busy is None:
-                msg = f"nobody can tell whether {self.server.url} is quiet: /metrics does not count running requests"
+                msg = f"it is not known whether {self.server.url} is quiet: /metrics does not count running requests"
                 raise NeverQuiet(msg)
             since = (now if since is None else since) if busy <= self.allowed else None
             if since is not None and now - since >= stable:
@@ -80,7 +77,7 @@ class QuietWatch:
     def begin(self) -> None:
         """Take the counter of finished requests before a cell."""
         if self.spec is not None:
-            self._finished = _first(self.server.metrics(), _FINISHED)
+            self._finished = _first(self.server.metrics(), self.names.finished)
 
     def look(self, ours: int) -> None:
         """Look during a round with ``ours`` requests in flight, at most once a second. Raises Disturbed."""
@@ -97,7 +94,7 @@ class QuietWatch:
         """Compare the counter after a cell in which we sent ``sent`` requests. Raises Disturbed."""
         if self.spec is None or self._finished is None:
             return
-        finished = _first(self.server.metrics(), _FINISHED)
+        finished = _first(self.server.metrics(), self.names.finished)
         others = (finished or 0.0) - self._finished - sent
         if finished is None or others > self.allowed:
             msg = f"other traffic came: {others:g} requests of others finished meanwhile"

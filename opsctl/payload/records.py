@@ -43,7 +43,7 @@ class Record:
 
 def _read(value: Any, of: type[Record] | None) -> Any:
     if isinstance(value, (list, tuple)):
-        return tuple(of.from_dict(each) if of is not None else each for each in value)
+        return tuple(_read(each, of) for each in value)
     return of.from_dict(value) if of is not None and value is not None else value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -95,15 +95,16 @@ class Server:
             return None
         return response if response.status_code == 200 else None
 
-    def version(self) -> str | None:
-        """Return the engine's version: vLLM's /version, else SGLang's /get_server_info."""
-        for path in ("/version", "/get_server_info"):
+    def version(self, routes: Sequence[tuple[str, str]]) -> str | None:
+        """Return what the first of these (route, key of its JSON answer) says; None where none does."""
+        for path, key in routes:
             response = self.optional(path)
-            if response is not None:
-                try:
-                    return str(response.json().get("version"))
-                except (ValueError, AttributeError):
-                    continue
+            try:
+                said = response.json().get(key) if response is not None else None
+            except (ValueError, AttributeError):
+                continue
+            if said:
+                return str(said)
         return None
 
     def models(self) -> list[str]:

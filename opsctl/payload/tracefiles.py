@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_TRACE = re.compile(r".*\.json(\.gz)?")
-_FRONT_END = re.compile(r"async_llm|\.front_?end\.")
+from opsctl.trace.names import ENDING, is_front_end
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,8 @@ def changed(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> list[Seen]:
 
 def rank_files(files: Sequence[Seen]) -> list[Seen]:
     """Return the traces of ranks: the front end's own trace and text summaries are none."""
-    return [seen for seen in files if _TRACE.fullmatch(seen.path.name) and not _FRONT_END.search(seen.path.name)]
+    names = ((seen, seen.path.name) for seen in files)
+    return [seen for seen, name in names if ENDING.search(name) and not is_front_end(name)]
 
 
 def total(files: Sequence[Seen]) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from opsctl.engines import ENGINES
+from opsctl.engines import DEFAULT, ENGINES
 from opsctl.options import Model
 from opsctl.quantities import Duration
 
@@ -131,7 +131,7 @@ class ServiceEntry(Model):
     """Default: variant where `of` is given, else production."""
     unit: str | None = None
     """systemd unit; default: the service's name with .service."""
-    engine: EngineName = "vllm"
+    engine: EngineName = DEFAULT
     """The server's program. A variant inherits it."""
     url: str | None = None
     """Where it listens, as seen on the host, such as http://127.0.0.1:8000. A variant inherits it."""

@@ -138,7 +138,7 @@ class ServerProbe:
 
     def running(self, *, limit: float) -> int | None:
         """Return requests running and waiting by ``/metrics``, or None where it does not say."""
-        answer = self._ask("GET", self._routes.metrics, limit=limit, parse=False)
+        answer = self._ask("GET", "/metrics", limit=limit, parse=False)
         return requests_in_flight(answer.data, self._routes) if answer.good else None
 
     def _ask(

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypedDict
 
+from opsctl.engines import ENGINES
 from opsctl.errors import StageError
 from opsctl.options import Model
 from opsctl.payload.records import Spec
@@ -130,11 +131,18 @@ class Invocation:
 
     def argv(self, python: str, *program: str) -> tuple[str, ...]:
         """Return the command line, to be run in the step's folder. ``program`` is the zipapp."""
-        return (python, *program, self.stage, "--spec", "spec.json", "--out", "results.jsonl")
+        engines = ENGINES.values()
+        recorded = ("--packages", *_each(engine.package for engine in engines if engine.package))
+        recorded += ("--variables", *_each(name for engine in engines for name in engine.variables))
+        return (python, *program, self.stage, "--spec", "spec.json", "--out", "results.jsonl", *recorded)
 
     def spec_json(self) -> bytes:
         """Return what spec.json holds."""
         return json.dumps(self.spec.to_dict()).encode()
+
+
+def _each(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(words))
 
 
 class Stage(ABC):

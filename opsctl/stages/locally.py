@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opsctl.engines import DEFAULT
 from opsctl.errors import StageError, UnfitError
 from opsctl.payload import build_zipapp
 from opsctl.results import StepResult
@@ -40,7 +41,7 @@ class LocalServer:
     api_key_file: str | None = None
     ca_file: str | None = None
     verify: bool = True
-    engine: str = "vllm"
+    engine: str = DEFAULT
     tensor_parallel: int | None = None
     profiler: str | None = None
     exec_prefix: tuple[str, ...] = ()

@@ -7,23 +7,17 @@ from typing import Literal
 
 from pydantic import Field
 
-from opsctl.engines import ENGINES
+from opsctl.engines import DEFAULT, ENGINES, Engine, routes_of_all
 from opsctl.engines.base import ProfileRoutes
 from opsctl.errors import StageError
 from opsctl.options import Model
-from opsctl.payload.profile import CellSpec, Spec
+from opsctl.payload.profile_spec import CellSpec, Spec
 from opsctl.quantities import Duration
 from opsctl.results import Cell
 from opsctl.stages.base import Invocation, Place, Stage, StageContext, needs_server, positive, served
 from opsctl.stages.models import derive
 
 _REQUEST_LIMIT = 600.0
-_FETCH = {
-    "all": ("traces/*/*",),
-    # The rank stands in the name: …_rank0.<time>…, …-rank-0.<time>… (vLLM), …-TP-0.trace… (SGLang).
-    "rank0": ("traces/*/*rank0.*", "traces/*/*rank-0.*", "traces/*/*TP-0*", "traces/*/*.nsys-rep"),
-    "none": (),
-}
 
 
 class Profile(Model):
@@ -65,9 +59,19 @@ def _expected(context: StageContext, ranks: int) -> tuple[dict[str, int] | None,
     return expected, next(plan.bytes_per_token for plan in shapes.collectives if plan.op == "all_reduce")
 
 
+def _engine(context: StageContext) -> Engine:
+    return ENGINES[context.service.engine if context.service else DEFAULT]
+
+
+def _fetched(options: Profile, engine: Engine) -> tuple[str, ...]:
+    """Return globs of the trace files that are fetched to the controller."""
+    names = {"all": ("*",), "rank0": (*engine.rank_files(0), "*.nsys-rep"), "none": ()}[options.fetch]
+    return tuple(f"traces/*/{name}" for name in names)
+
+
 def _profiler(context: StageContext, trace_dir: str, tool: str) -> ProfileRoutes:
     """Return how the server's profiler is started and stopped. Raises StageError for a server that has none."""
-    engine = ENGINES[context.service.engine if context.service else "vllm"]
+    engine = _engine(context)
     routes = engine.profile_routes(trace_dir, tool)
     if routes is None:
         raise StageError(
@@ -162,7 +166,8 @@ class ProfileStage(Stage):
             limit=options.limit,
             expected=expected,
             token_bytes=token_bytes,
+            version=routes_of_all().version,
             cells=tuple(CellSpec(cell.id, int(cell.axes["concurrency"]), int(cell.axes["window"])) for cell in cells),
         )
-        collect = ("trace-*.json", *_FETCH[options.fetch])
+        collect = ("trace-*.json", *_fetched(options, _engine(context)))
         return Invocation(stage=self.name, spec=spec, limit=options.limit, collect=collect)

@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
+from opsctl.engines import routes_of_all
 from opsctl.options import Model
-from opsctl.payload.serving_benchmark import CellSpec, QuietSpec, Spec
+from opsctl.payload.serving_spec import CellSpec, Metrics, QuietSpec, Spec
 from opsctl.quantities import Duration
 from opsctl.results import Cell, State, StepResult
 from opsctl.stages.base import Invocation, Place, Stage, StageContext, needs_server, only_of, positive, served
@@ -20,7 +21,7 @@ _LOAD_TITLE = "concurrency (or requests a second)"
 
 
 class Quiet(Model):
-    """Measure only while nobody else uses the server, as its own counters say."""
+    """Measure only while the server has no other requests, as its own counters say."""
 
     wait: Duration = 30 * 60.0
     """Longest wait for quiet; then the step is skipped, with the reason, and the run is inconclusive."""
@@ -148,7 +149,7 @@ class ServingBenchmarkStage(Stage):
     def invocation(self, options: ServingBenchmark, context: StageContext, cells: Sequence[Cell]) -> Invocation:
         """Say what to run. Raises StageError for a service without address."""
         target = served(context)
-        quiet = options.quiet
+        quiet, routes = options.quiet, routes_of_all()
         spec = Spec(
             **target,
             input_tokens=options.input_tokens,
@@ -163,6 +164,15 @@ class ServingBenchmarkStage(Stage):
             request_limit=options.request_limit,
             limit=options.limit,
             quiet=None if quiet is None else QuietSpec(quiet.wait, quiet.stable, quiet.running),
+            # `opsctl bench serving` does not know the engine.
+            metrics=Metrics(
+                running=routes.running,
+                waiting=routes.waiting,
+                finished=routes.finished,
+                cache_hits=routes.cache_hits,
+                cache_queries=routes.cache_queries,
+            ),
+            version=routes.version,
             cells=tuple(CellSpec(cell.id, **cell.axes) for cell in cells),  # type: ignore[arg-type]
         )
         return Invocation(stage=self.name, spec=spec, limit=options.limit, collect=("requests-*.jsonl.gz",))

@@ -13,7 +13,8 @@ ENDING = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$")
 _COORDINATE = re.compile(r"(?:(?<=[^a-z])|^)(dp|pp|tp|ep|dcp|cp|rank)[-_]?(\d+)(?![a-z0-9])", re.IGNORECASE)
 _NUMBER = re.compile(r"(?:(?<=[._-])|^)\d+(?=[._-]|$)")
 _SESSION = re.compile(r"\d{9,}\.\d+(?=-)")
-_FRONT_END = re.compile(r"async_llm|frontend|front-end|front_end", re.IGNORECASE)
+# Between dots: a host may be called frontend.
+_FRONT_END = re.compile(r"\.(async_llm|front[-_]?end)\.", re.IGNORECASE)
 _ORDER = ("dp", "pp", "tp", "cp", "dcp", "ep", "rank")
 
 Coordinates = Tuple[Tuple[str, int], ...]

@@ -12,7 +12,7 @@ import pytest
 
 from opsctl.payload import build_zipapp
 from tests.payload.pacing import cells, paced_server
-from tests.payload.test_serving import spec
+from tests.payload.test_serving_benchmark import spec
 
 BARE = {"PATH": "/usr/bin:/bin"}
 

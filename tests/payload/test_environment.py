@@ -24,7 +24,11 @@ def test_only_allowed_variables_and_never_a_secret() -> None:
         "AWS_ACCESS_KEY_ID": "x",
         "PATH": "/bin",
     }
-    assert allowed_variables(seen) == {"CUDA_VISIBLE_DEVICES": "0,1", "NCCL_PROTO": "LL128", "VLLM_USE_V1": "1"}
+    assert allowed_variables(seen, ("VLLM_",)) == {
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "NCCL_PROTO": "LL128",
+        "VLLM_USE_V1": "1",
+    }
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from opsctl.payload.errors import PayloadError
 from opsctl.payload.load import Offer, offer_load, poisson_arrivals
-from opsctl.payload.serving import request_body
+from opsctl.payload.serving_benchmark import request_body
 from tests.payload.pacing import paced_server, stamps
 
 

@@ -11,12 +11,17 @@ import pytest
 from opsctl.payload.output import Output, read_records
 from opsctl.payload.quiet import Disturbed, NeverQuiet, QuietWatch
 from opsctl.payload.server import Server
-from opsctl.payload.serving_benchmark import QuietSpec
+from opsctl.payload.serving_spec import Metrics, QuietSpec
 from opsctl.playbook.models import HostEntry
 from opsctl.results import State
 from opsctl.stages.base import StageContext
 from opsctl.stages.serving_benchmark import Quiet, ServingBenchmark, ServingBenchmarkStage
 
+METRICS = Metrics(
+    running=("vllm:num_requests_running",),
+    waiting=("vllm:num_requests_waiting",),
+    finished=("vllm:request_success_total",),
+)
 SPEC = {"wait": 5.0, "stable": 0.2, "running": 0}
 
 
@@ -75,7 +80,7 @@ def output(tmp_path: Path) -> Iterator[Output]:
 
 
 def watch(counters: Counters, output: Output, **spec: float) -> QuietWatch:
-    return QuietWatch(QuietSpec.from_dict({**SPEC, **spec}), Server(counters.url), output)
+    return QuietWatch(QuietSpec.from_dict({**SPEC, **spec}), METRICS, Server(counters.url), output)
 
 
 def test_it_waits_until_the_server_was_quiet_for_long_enough(counters: Counters, output: Output) -> None:
@@ -97,7 +102,7 @@ def test_a_server_that_never_gets_quiet_is_left_alone_with_the_reason(counters: 
 
 def test_a_server_that_counts_nothing_is_not_quiet(counters: Counters, output: Output) -> None:
     counters.counts = False
-    with pytest.raises(NeverQuiet, match="nobody can tell whether"):
+    with pytest.raises(NeverQuiet, match="it is not known whether"):
         watch(counters, output).await_quiet()
 
 
@@ -123,7 +128,7 @@ def test_more_finished_than_we_sent_is_other_traffic(counters: Counters, output:
 
 
 def test_without_the_option_nothing_is_asked(counters: Counters, output: Output) -> None:
-    one = QuietWatch(None, Server(counters.url), output)
+    one = QuietWatch(None, METRICS, Server(counters.url), output)
     one.await_quiet()
     one.begin()
     one.look(1)

@@ -6,20 +6,22 @@ import json
 
 import pytest
 
-from opsctl.payload import collectives, gemm, profile, serving_benchmark
+from opsctl.payload import collectives, gemm, profile_spec, serving_spec
 from opsctl.payload.records import KINDS, ArtifactRecord, CellRecord, EndRecord, Figure, Record, read_record
 
 RECORDS = [
     CellRecord("a", "verified", "", (Figure("x", 1.5, "ms", low=1.0, high=2.0),), {"bytes": 3}),
-    serving_benchmark.Spec(
+    serving_spec.Spec(
         "http://x",
         "m",
         10,
         5,
-        (serving_benchmark.CellSpec("c", 8), serving_benchmark.CellSpec("r", request_rate=2.5)),
-        quiet=serving_benchmark.QuietSpec(10.0, 1.0),
+        (serving_spec.CellSpec("c", 8), serving_spec.CellSpec("r", request_rate=2.5)),
+        quiet=serving_spec.QuietSpec(10.0, 1.0),
+        metrics=serving_spec.Metrics(running=("x:running",)),
+        version=(("/version", "version"),),
     ),
-    profile.Spec("http://x", "m", "/t", 8, 10, 5, (profile.CellSpec("c", 1),), expected={"all_reduce": 1}),
+    profile_spec.Spec("http://x", "m", "/t", 8, 10, 5, (profile_spec.CellSpec("c", 1),), expected={"all_reduce": 1}),
     gemm.Spec((gemm.OpSpec("o", "dense", n=4, k=8),), (gemm.CellSpec("c", "o", 1, "torch"),)),
     collectives.Spec(8, cells=(collectives.CellSpec("c", "all_reduce", 8, environment={"NCCL_PROTO": "LL"}),)),
     collectives.Spec(8, rendezvous=collectives.Rendezvous("10.0.0.1", 1, 0, 2)),

@@ -52,7 +52,7 @@ def test_what_a_server_does_not_serve_is_unknown() -> None:
     with paced_server("--fault", "no-metrics", "--fault", "no-tokenize") as url, Server(url) as server:
         assert server.metrics() == {}
         assert server.count_tokens("paced", "a b") is None
-        assert server.version() == "0.32.0"
+        assert server.version((("/none", "version"), ("/version", "build"), ("/version", "version"))) == "0.32.0"
 
 
 def test_nobody_listens() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from opsctl.payload.serving import request_body
+from opsctl.payload.serving_benchmark import request_body
 from opsctl.payload.sse import Exchange, StreamClient
 from tests.payload.pacing import paced_server
 

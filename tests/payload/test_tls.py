@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.payload.pacing import cells, paced_server, run_payload
-from tests.payload.test_serving import spec
+from tests.payload.test_serving_benchmark import spec
 
 
 def signed(folder: Path, name: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from opsctl.errors import StageError
-from opsctl.payload.profile import Spec
+from opsctl.payload.profile_spec import Spec
 from opsctl.playbook.models import ServiceEntry
 from opsctl.stages.profile import Profile, ProfileStage
 from tests.stages.contexts import context, nothing
@@ -29,7 +29,7 @@ def test_the_spec_wants_a_file_of_every_rank() -> None:
     assert (spec.ranks, spec.trace_dir, spec.stop, spec.flush_limit) == (8, "/var/lib/traces", "/stop_profile", 45 * 60)
 
 
-@pytest.mark.parametrize(("fetch", "takes"), [("all", 2), ("rank0", 5), ("none", 1)])
+@pytest.mark.parametrize(("fetch", "takes"), [("all", 2), ("rank0", 4), ("none", 1)])
 def test_what_is_fetched(fetch: str, takes: int) -> None:
     invocation = STAGE.invocation(Profile(fetch=fetch), context(), ())
     assert len(invocation.collect) == takes

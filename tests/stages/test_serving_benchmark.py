@@ -2,8 +2,9 @@ import json
 
 import pytest
 
+from opsctl.engines import ENGINES, Engine
 from opsctl.errors import StageError
-from opsctl.payload.serving_benchmark import CellSpec, Spec
+from opsctl.payload.serving_spec import CellSpec, Spec
 from opsctl.playbook.models import ServiceEntry
 from opsctl.stages.serving_benchmark import ServingBenchmark, ServingBenchmarkStage
 from tests.stages.contexts import context, nothing
@@ -43,6 +44,15 @@ def test_the_spec_names_the_key_file_and_not_the_key() -> None:
     assert spec.cells == (CellSpec("concurrency=8", 8),)
     assert spec.slo == {"ttft": 2.0}
     assert invocation.limit == options.limit
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
+def test_the_spec_names_the_metrics_of_every_engine(engine: Engine) -> None:
+    spec = STAGE.invocation(ServingBenchmark(concurrency=(1,)), context(), ()).spec
+    assert isinstance(spec, Spec)
+    for role, names in spec.metrics.to_dict().items():
+        assert set(getattr(engine.routes, role)) <= set(names), role
+    assert set(engine.routes.version) <= set(spec.version)
 
 
 @pytest.mark.parametrize("where", [nothing(), context(service=ServiceEntry(url="http://x"))])

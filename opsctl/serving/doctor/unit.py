@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opsctl.engines import ENGINES
-from opsctl.engines.argv import flag_value
 from opsctl.host.protocol import UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration, format_size
@@ -18,9 +16,7 @@ from opsctl.serving.launch.words import matches
 
 FOREVER = 2**64 - 1
 """systemd's infinity."""
-READY_TIMEOUT = "VLLM_ENGINE_READY_TIMEOUT_S"
 READY_LEAST = 3600.0
-STEP_TIMEOUT = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 
 
 @dataclass(frozen=True)
@@ -147,10 +143,11 @@ def _sane(service: ResolvedService, status: UnitStatus) -> list[Check]:
     if locked is not None and locked < 2**40 and (service.tensor_parallel or 2) > 1:
         reason = f"LimitMEMLOCK={format_size(locked)}: NCCL and pinned memory want more"
         found.append(warning(f"LimitMEMLOCK of {status.name}", reason, "set LimitMEMLOCK=infinity"))
-    ready = _environment(status, READY_TIMEOUT)
-    if service.engine == "vllm" and (ready is None or _seconds(ready) < READY_LEAST):
-        reason = f"{READY_TIMEOUT} is {ready or 'not set (600 s from vLLM 0.14 on)'}: a long load gives up on itself"
-        found.append(warning(f"ready time-out of {status.name}", reason, f"set Environment={READY_TIMEOUT}=3600"))
+    variable = ENGINES[service.engine].load_limit
+    ready = _environment(status, variable) if variable else None
+    if variable and (ready is None or _seconds(ready) < READY_LEAST):
+        reason = f"{variable} is {ready or 'not set'}: the server gives up a load that takes longer (600 s by default)"
+        found.append(warning(f"ready time-out of {status.name}", reason, f"set Environment={variable}=3600"))
     return found or [ok(f"settings of {status.name}", "fit for a server that loads long, and for a clean stop")]
 
 
@@ -221,17 +218,6 @@ def _dependents_of(service: ResolvedService, status: UnitStatus) -> Check:
 
 def _profiled(service: ResolvedService, status: UnitStatus, argv: Sequence[str]) -> list[Check]:
     """Say when production itself runs with a profiler, or with one that would flush inside a short RPC."""
-    config = flag_value(argv, "profiler-config", ENGINES[service.engine].flag)
-    if config is None and _environment(status, "VLLM_TORCH_PROFILER_DIR") is None:
-        return []
-    found = [
-        warning(f"profiler of {service.unit}", "production runs with its profiler on", "leave it to a variant of it")
-    ]
-    try:
-        iterations = json.loads(config or "{}").get("max_iterations")
-    except (json.JSONDecodeError, AttributeError):
-        iterations = None
-    if iterations and _seconds(_environment(status, STEP_TIMEOUT) or "") <= 300:
-        reason = f"max_iterations={iterations} moves the flush into an RPC of 300 s"
-        found.append(warning(f"max_iterations of {service.unit}", reason, f"raise {STEP_TIMEOUT}, or leave it out"))
-    return found
+    environment = dict(entry.split("=", 1) for entry in status.environment if "=" in entry)
+    concerns = ENGINES[service.engine].profiler_concerns(argv, environment)
+    return [warning(f"{subject} of {service.unit}", reason, hint) for subject, reason, hint in concerns]

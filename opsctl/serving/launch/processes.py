@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from opsctl.deadline import Deadline
-from opsctl.engines import Engine
+from opsctl.engines import ENGINES, Engine
 from opsctl.host.protocol import Host
 from opsctl.serving.launch.recognise import engine_of
 from opsctl.serving.waits import CALL_LIMIT
@@ -21,7 +20,7 @@ for pid; do
   printf '%s %s %s %s\\n' "$pid" "${parent:-0}" "${line:-=}" "${environment:-=}"
 done
 exit 0"""
-_RENAMED = re.compile(r"(?P<engine>vllm|sglang)::?", re.IGNORECASE)
+_TITLES = tuple(engine.process_title for engine in ENGINES.values() if engine.process_title)
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Process:
     @property
     def renamed(self) -> bool:
         """Whether it is an engine's that put a title in place of its command line."""
-        return bool(self.cmdline) and _RENAMED.match(self.cmdline[0]) is not None
+        return bool(self.cmdline) and self.cmdline[0].lower().startswith(_TITLES)
 
 
 def engine_processes(

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from opsctl.engines import ENGINES
-from opsctl.payload import profiling
+from opsctl.payload import profile
 from opsctl.payload.main import run_stage
 from opsctl.payload.output import Output, read_records
-from opsctl.payload.profile import Spec
-from opsctl.payload.profiling import check_file
+from opsctl.payload.profile import check_file
+from opsctl.payload.profile_spec import Spec
 from opsctl.payload.tracefiles import snapshot
 from tests.payload.pacing import cells, figures, paced_server, run_payload, stamps
 
@@ -29,6 +29,7 @@ def spec(url: str, traces: Path, **changes: Any) -> dict[str, Any]:
         "flush_limit": 30.0,
         "request_limit": 20.0,
         "limit": 90.0,
+        "version": [["/version", "version"]],
         "expected": {"all_reduce": 1, "all_gather": 1},
         "token_bytes": 1024,
         "cells": [{"id": "concurrency=2/window=1", "concurrency": 2, "window": 1}],
@@ -129,7 +130,7 @@ def test_nsys_reports_are_taken(tmp_path: Path, traces: Path, monkeypatch: pytes
             (folder / "report1.nsys-rep").write_bytes(b"NSYS")
         return snapshot(folder)
 
-    monkeypatch.setattr(profiling, "snapshot", with_report)
+    monkeypatch.setattr(profile, "snapshot", with_report)
     with paced_server() as url:
         records = run_here(spec(url, traces, profiler="nsys"), tmp_path / "step", monkeypatch)
     assert cells(records)["concurrency=2/window=1"]["detail"]["files"] == ["report1.nsys-rep"]
@@ -157,13 +158,13 @@ def test_check_file_names_what_is_wrong(tmp_path: Path) -> None:
 
 def run_here(spec: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Run the stage in this process, with short waits."""
-    monkeypatch.setattr(profiling, "_SETTLE", 4.0)
-    monkeypatch.setattr(profiling, "_POLL", 0.2)
+    monkeypatch.setattr(profile, "_SETTLE", 4.0)
+    monkeypatch.setattr(profile, "_POLL", 0.2)
     folder.mkdir(parents=True)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with Output(folder / "results.jsonl") as output:
-            run_stage(profiling.measure, Spec.from_dict(spec), output)
+            run_stage(profile.run, Spec.from_dict(spec), output)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

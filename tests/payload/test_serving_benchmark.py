@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from opsctl.payload.serving import default_requests, hit_rate, slug
+from opsctl.payload.serving_benchmark import default_requests, hit_rate, slug
+from opsctl.payload.serving_spec import Metrics
 from tests.payload.pacing import cells, figures, paced_server, run_payload, stamps
+
+METRICS = Metrics(
+    cache_hits=("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+    cache_queries=("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+)
 
 
 def spec(url: str, *, ids: list[dict[str, Any]] | None = None, **changes: Any) -> dict[str, Any]:
@@ -23,6 +29,7 @@ def spec(url: str, *, ids: list[dict[str, Any]] | None = None, **changes: Any) -
         "rounds": 2,
         "seed": 0,
         "slo": {},
+        "metrics": METRICS.to_dict(),
         "request_limit": 30.0,
         "limit": 90.0,
         "cells": ids or [{"id": "concurrency=2", "concurrency": 2}],
@@ -171,9 +178,10 @@ def test_sigterm_ends_with_a_record(tmp_path: Path) -> None:
 def test_hit_rate_of_old_and_new_names() -> None:
     new = {"vllm:prefix_cache_hits_total": 5.0, "vllm:prefix_cache_queries_total": 20.0}
     old = {"vllm:gpu_prefix_cache_hits_total": 5.0, "vllm:gpu_prefix_cache_queries_total": 20.0}
-    assert hit_rate({}, new) == hit_rate({}, old) == 0.25
-    assert hit_rate({}, {}) is None
-    assert hit_rate(new, new) is None
+    assert hit_rate(METRICS, {}, new) == hit_rate(METRICS, {}, old) == 0.25
+    assert hit_rate(METRICS, {}, {}) is None
+    assert hit_rate(METRICS, new, new) is None
+    assert hit_rate(Metrics(), {}, new) is None
 
 
 def test_defaults() -> None:
