@@ -108,8 +108,10 @@ for cell in work["cells"]:
     if rank == 0: say(at=cell["id"])
     if cell["id"] == "b" and fault == "hangs": time.sleep(600)
     if cell["id"] == "b" and fault == "rank 1 dies":
-        if rank == 1: print("NCCL WARN something", file=sys.stderr); sys.exit(9)
-        time.sleep(600)
+        said = sys.argv[3] + ".said"  # rank 1 dies once rank 0 has said where they are, as in a collective
+        if rank == 0: open(said, "w").close(); time.sleep(600)
+        while not os.path.exists(said): time.sleep(0.01)
+        print("NCCL WARN something", file=sys.stderr); sys.exit(9)
     if rank == 0: say(cell={"id": cell["id"], "state": "verified", "detail": dict(work["environment"])})
 """
 
