@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -11,8 +13,10 @@ from opsctl.campaign import limits
 from opsctl.deadline import Deadline
 from opsctl.errors import JournalError
 from opsctl.host.protocol import FileRecord, Host
+from opsctl.redaction import BLANK, redact
 from opsctl.results import Artifact, stays_below
 
+_GZIP = b"\x1f\x8b"
 _ALWAYS = ("results.jsonl", "stdout.log", "stderr.log")
 
 
@@ -25,7 +29,7 @@ class Collected:
 
 
 def collect_folder(host: Host, folder: str, into: Path, globs: Sequence[str]) -> Collected:
-    """Fetch results.jsonl, the logs and whatever matches ``globs`` below a step's folder on the host.
+    """Fetch results.jsonl, the logs and whatever matches ``globs`` below a step's folder on the host, secrets blanked.
 
     ``into`` is the step's folder below the run's folder on the controller; artifacts are named relative to the
     latter. A stage that filled its output must not fill this machine too: what is larger than ``limits`` allows
@@ -51,6 +55,8 @@ def collect_folder(host: Host, folder: str, into: Path, globs: Sequence[str]) ->
             limits.TRANSFER + size / limits.TRANSFER_RATE, f"fetch of {name} ({size} bytes) from {host.name}"
         )
         record = _fetched(host, f"{folder}/{name}", into / name, deadline)
+        if not _kind(name).startswith("trace"):
+            record = _redacted(record, into / name)
         artifacts.append(Artifact(path=f"{into.name}/{name}", size=record.size, sha256=record.sha256, kind=_kind(name)))
     return Collected(tuple(artifacts), tuple(left))
 
@@ -76,6 +82,31 @@ def _fetched(host: Host, remote: str, local: Path, deadline: Deadline) -> FileRe
             where=str(local),
             hint="free space on this machine's disk; then opsctl collect RUN fetches it",
         ) from error
+
+
+def _redacted(record: FileRecord, local: Path) -> FileRecord:
+    """Blank what looks like a secret in a text file; return its record, anew where anything was blanked."""
+    data = local.read_bytes()
+    if b"\0" in data[:8192] or data[:2] == _GZIP:
+        return record
+    text = data.decode("utf-8", "surrogateescape")
+    pieces = [text] if local.suffix == ".json" else text.splitlines(keepends=True)
+    clean = "".join(map(_blanked, pieces)).encode("utf-8", "surrogateescape")
+    if clean == data:
+        return record
+    local.write_bytes(clean)
+    return FileRecord(record.path, len(clean), hashlib.sha256(clean).hexdigest())
+
+
+def _blanked(piece: str) -> str:
+    """Return a piece of text without secrets; one that held none stays as it is, a JSON document's spaces too."""
+    clean = redact(piece)
+    if clean == piece or BLANK not in clean:
+        return piece
+    try:
+        return piece if json.loads(piece) == json.loads(clean) else clean
+    except ValueError:
+        return clean
 
 
 def _kind(name: str) -> str:

@@ -80,7 +80,7 @@ def _open_hops(route: Route, hops: list[fabric.Connection], deadline: Deadline) 
             port=route.port,
             config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
             connect_timeout=deadline.remaining(),
-            connect_kwargs={},
+            connect_kwargs=_connect_kwargs(route, heard, deadline),
         )
         keys = HostKeys(route.known_hosts, host=route.hostname, port=route.port, alias=route.host_key_alias)
         hop.connect_kwargs["transport_factory"] = _preferring(keys.kinds)
@@ -88,7 +88,7 @@ def _open_hops(route: Route, hops: list[fabric.Connection], deadline: Deadline) 
         try:
             agent = _agent(route, deadline)
             hop.client._agent = agent  # noqa: SLF001 - paramiko has no other way to be given one
-            hop.connect_kwargs.update(_connect_kwargs(route, agent, heard, deadline))
+            hop.connect_kwargs["key_filename"] = _files_to_offer(route, agent)
             with cut_at(deadline, lambda: _abort(hop, heard), where=route.where):
                 hop.open()
         except BaseException:
@@ -150,21 +150,22 @@ def _addresses(route: Route, deadline: Deadline) -> list[Any]:
     return found.result(max(0.001, deadline.remaining()))
 
 
-def _connect_kwargs(route: Route, agent: paramiko.Agent, heard: HeardSocket, deadline: Deadline) -> dict[str, Any]:
+def _connect_kwargs(route: Route, heard: HeardSocket, deadline: Deadline) -> dict[str, Any]:
     limit = deadline.remaining()
-    held = {key.asbytes() for key in agent.get_keys()}
     return {
         "sock": heard,
-        # A key that the agent holds is offered once, by the agent: sshd counts (MaxAuthTries 6).
-        "key_filename": [
-            file for file in route.identity_files if not is_public(file) and public_half(file) not in held
-        ],
         "look_for_keys": False,  # ssh -G has listed the default ones too
         "allow_agent": route.identity_agent != "none",
         "banner_timeout": limit,
         "auth_timeout": limit,
         "channel_timeout": limit,
     }
+
+
+def _files_to_offer(route: Route, agent: paramiko.Agent) -> list[str]:
+    """Return the private keys that the agent does not hold: each key is offered once, as sshd counts (6 tries)."""
+    held = {key.asbytes() for key in agent.get_keys()}
+    return [file for file in route.identity_files if not is_public(file) and public_half(file) not in held]
 
 
 def _preferring(kinds: tuple[str, ...]) -> Callable[..., Any]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from opsctl.campaign import limits
 from opsctl.campaign.artifacts import collect_folder
@@ -89,3 +94,49 @@ def test_a_machine_that_cannot_store_says_so(here: Host, folder: Path, tmp_path:
 
 def test_a_step_that_left_nothing(here: Host, tmp_path: Path) -> None:
     assert collect_folder(here, str(tmp_path / "gone"), tmp_path / "step", []).artifacts == ()
+
+
+SECRET = st.text("abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789", min_size=12, max_size=40)
+SHAPES = (
+    "vllm serve m --api-key {0} --port 8000",
+    "AWS_SECRET_ACCESS_KEY={0}",
+    "env: PGPASSWORD={0} HOME=/root",
+    "Authorization: Bearer {0}",
+    "args: {{'api_key': '{0}', 'port': 8000}}",
+    '{{"record": "evidence", "detail": {{"hf_token": "{0}"}}}}',
+    "curl https://user:{0}@hub.example/x",
+    "--ssl-keyfile-password {0}",
+)
+FILES = ("stdout.log", "stderr.log", "results.jsonl", "out.json", "notes.txt")
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(planted=st.lists(st.tuples(st.sampled_from(FILES), st.sampled_from(SHAPES), SECRET), min_size=1, max_size=12))
+def test_no_planted_secret_is_in_a_fetched_text_file(here: Host, planted: list[tuple[str, str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        there, here_ = Path(name, "there"), Path(name, "run", "step")
+        there.mkdir()
+        for file, shape, secret in planted:
+            with (there / file).open("ab") as out:
+                out.write(b"harmless: loss=0.25 \xff tokens: 128\n" + shape.format(secret).encode() + b"\n")
+        found = collect_folder(here, str(there), here_, ["*"])
+        assert {one.path for one in found.artifacts} == {f"step/{file}" for file, *_ in planted}
+        for one in found.artifacts:
+            data = (here_.parent / one.path).read_bytes()
+            assert not [secret for _, _, secret in planted if secret.encode() in data]
+            assert b"harmless: loss=0.25 \xff tokens: 128\n" in data
+            assert (one.size, one.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+
+
+def test_a_file_without_secrets_and_a_binary_one_come_byte_for_byte(here: Host, folder: Path, tmp_path: Path) -> None:
+    files = {
+        "results.jsonl": b'{"a":1,  "tokens":[1,2]}\n{"b":2}\r\n',
+        "a.pt.trace.json": b'{"api_key": "of-a-kernel"}',
+        "b.gz": gzip.compress(b"PGPASSWORD=abcdefghijkl"),
+        "c.bin": b"\0PGPASSWORD=abcdefghijkl",
+        "d.json": b'{\n\t"x": 1.50\n}',
+    }
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    collect_folder(here, str(folder), tmp_path / "step", list(files))
+    assert {name: (tmp_path / "step" / name).read_bytes() for name in files} == files

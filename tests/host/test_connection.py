@@ -22,6 +22,7 @@ from opsctl.errors import (
     UnfitError,
 )
 from opsctl.host import connect
+from opsctl.host.machine import ConnectedHost
 from opsctl.host.protocol import Host
 from opsctl.lab.hosts import LabHost
 from opsctl.playbook.models import HostEntry
@@ -180,11 +181,17 @@ def test_nothing_is_left_behind(lab_host: LabHost, no_thread_left: None) -> None
 
 def test_a_cut_cable_ends_a_program_that_says_nothing(fresh_lab_host: LabHost, reach: Callable[..., Host]) -> None:
     host = reach(fresh_lab_host)
-    threading.Timer(0.3, fresh_lab_host.cut).start()
-    started = time.monotonic()
+    assert isinstance(host, ConnectedHost)
+    cut_at: list[float] = []
+
+    def cut(said: bytes) -> None:
+        if said:
+            fresh_lab_host.cut()
+            cut_at.append(time.monotonic())
+
     with pytest.raises(TransportLost, match="lost") as caught:
-        host.run(["sleep", "100"], deadline=limit(60))
-    assert time.monotonic() - started < 15
+        host.execute(("sh", "-c", "echo begun; exec sleep 100"), deadline=limit(60), stdout=cut)
+    assert time.monotonic() - cut_at[0] < 15
     assert "keepalive" in (caught.value.seen or "")
 
 
