@@ -30,15 +30,20 @@ BOUND = TTL + 30 + LOAD + 60
 """Lease, stop of what the run started, load, and the guard's verification: production must be back by then."""
 
 
+class NotStruckError(Exception):
+    """The campaign never came to the place where the fault strikes."""
+
+
 @dataclass
 class Outcome:
-    """What one fault did. Times are seconds after the strike."""
+    """What one fault did. Times are seconds after the strike; `error` says why it was not struck."""
 
     fault: str
     exit_code: int | None
     back_after: float | None
     lease: str
     bound: float = BOUND
+    error: str = ""
 
 
 def inside(*command: str, limit: float = 60) -> subprocess.CompletedProcess[str]:
@@ -58,7 +63,7 @@ class Campaign:
             argv, stdout=self.log.open("w"), stderr=subprocess.STDOUT, start_new_session=True
         )
 
-    def await_event(self, event: str, text: str = "", limit: float = 400) -> None:
+    def await_event(self, event: str, text: str = "", limit: float = 240) -> None:
         """Return when the event was said, with that text in its message."""
         until = time.monotonic() + limit
         while time.monotonic() < until:
@@ -68,7 +73,9 @@ class Campaign:
             if self.process.poll() is not None:
                 break
             time.sleep(0.2)
-        raise SystemExit(f"{self.log}: no {event} {text}: {self.log.read_text()[-1500:]}")
+        if self.process.poll() is None:
+            self.strike(signal.SIGTERM)
+        raise NotStruckError(f"{self.log}: no {event} {text}: {self.log.read_text()[-1500:]}")
 
     def strike(self, number: signal.Signals) -> None:
         """Send a signal to opsctl and whatever it started here."""
@@ -215,7 +222,10 @@ def main(chosen: list[str]) -> int:
     """Strike with each fault in turn; print the outcomes."""
     outcomes = []
     for name in chosen or list(FAULTS):
-        outcome = FAULTS[name]()
+        try:
+            outcome = FAULTS[name]()
+        except NotStruckError as error:
+            outcome = Outcome(name, None, None, lease_state(), error=str(error))
         print(json.dumps(asdict(outcome)), file=sys.stderr, flush=True)
         outcomes.append(outcome)
     print(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
