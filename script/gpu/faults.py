@@ -141,8 +141,7 @@ def link_cut() -> Outcome:
     """Freeze the forwarder that carries every SSH connection of the run."""
     forwarder = subprocess.Popen([sys.executable, str(Path(__file__).with_name("forward.py")), "2223", "2222"])
     inside("sh", "-c", f"cd {FOLDER} && sed s/2222/2223/ inventory.yml >cut.yml")
-    inside("sh", "-c", "sed 's/]:2222/]:2223/' /root/.ssh/known_hosts >>/root/.ssh/known_hosts.new; "
-           "cat /root/.ssh/known_hosts.new >>/root/.ssh/known_hosts")  # fmt: skip
+    inside("sh", "-c", "cd /etc/ssh && sed -n 's/]:2222/]:2223/p' ssh_known_hosts >cut && cat cut >>ssh_known_hosts")
     try:
         campaign = Campaign("link-cut", "cut.yml")
         campaign.await_event("service.ready", "profiler")
