@@ -75,8 +75,8 @@ class Work(Record):
 
 _SILENCE = 90.0  # seconds for one cell
 _START = 180.0  # importing torch, making the group
-_MOST_DEATHS = 3
-_KNOCK = 0.5
+_MOST_FAILURES = 3  # of one set of variables
+_RETRY = 0.5  # seconds between two attempts to connect
 _SIOCGIFADDR = 0x8915
 ONE_GPU = "one GPU: there is nothing to exchange"
 
@@ -108,23 +108,23 @@ def interface_towards(address: str) -> str | None:
 def meet(rendezvous: Rendezvous, limit: float) -> None:
     """Wait until every host of the run is here: each may come out of its swap minutes after another.
 
-    The first host listens at its address; the others knock until it opens. Raises PayloadError at the limit.
+    The first host listens at its address; the others connect until it accepts. Raises PayloadError at the limit.
     """
     node, nodes = rendezvous.node, rendezvous.nodes
     place = (rendezvous.address, rendezvous.port)
     end = time.monotonic() + limit
-    here: list[socket.socket] = []
+    connected: list[socket.socket] = []
     try:
         if node == 0:
-            with socket.create_server(place, reuse_port=False) as door:
-                while len(here) < nodes - 1:
-                    door.settimeout(max(0.01, end - time.monotonic()))
-                    here.append(door.accept()[0])
-                for guest in here:
-                    guest.sendall(b"go")
+            with socket.create_server(place, reuse_port=False) as server:
+                while len(connected) < nodes - 1:
+                    server.settimeout(max(0.01, end - time.monotonic()))
+                    connected.append(server.accept()[0])
+                for connection in connected:
+                    connection.sendall(b"go")
             return
-        while not _knock(place, end):
-            time.sleep(_KNOCK)
+        while not _connect(place, end):
+            time.sleep(_RETRY)
     except TimeoutError:
         msg = f"the {nodes} hosts of this run did not meet at {place[0]}:{place[1]} within {limit:.0f} s"
         raise PayloadError(msg) from None
@@ -132,19 +132,19 @@ def meet(rendezvous: Rendezvous, limit: float) -> None:
         msg = f"the hosts cannot meet at {place[0]}:{place[1]}: {error.strerror or error}"
         raise PayloadError(msg) from error
     finally:
-        for guest in here:
-            guest.close()
+        for connection in connected:
+            connection.close()
 
 
-def _knock(place: tuple[str, int], end: float) -> bool:
-    """Return whether the first host opened and said go. Raises TimeoutError at the end of all waiting."""
+def _connect(place: tuple[str, int], end: float) -> bool:
+    """Return whether the first host accepted and sent "go". Raises TimeoutError once ``end`` has passed."""
     if time.monotonic() > end:
         raise TimeoutError
     with contextlib.suppress(ConnectionError, TimeoutError):
-        guest = socket.create_connection(place, timeout=max(0.01, min(5.0, end - time.monotonic())))
-        with guest:
-            guest.settimeout(max(0.01, end - time.monotonic()))
-            return guest.recv(2) == b"go"
+        connection = socket.create_connection(place, timeout=max(0.01, min(5.0, end - time.monotonic())))
+        with connection:
+            connection.settimeout(max(0.01, end - time.monotonic()))
+            return connection.recv(2) == b"go"
     return False
 
 
@@ -190,23 +190,28 @@ class Group:
             )
 
     def messages(self, first_limit: float, limit: float) -> Iterator[dict[str, Any]]:
-        """Yield what the ranks say, until all of them have ended. Raises TimeoutError after silence."""
+        """Yield the ranks' messages, until all ranks have ended or one has failed: the others would wait for it.
+
+        What was written before a failure is still read: it says which cells have a result. Raises TimeoutError after
+        ``first_limit`` seconds without a first message, or ``limit`` seconds without a further one.
+        """
         rest = dict.fromkeys(range(len(self.processes)), b"")
-        heard = False
+        heard = failed = False
         with selectors.DefaultSelector() as selector:
             for place, process in enumerate(self.processes):
                 if process.stdout is not None:
                     selector.register(process.stdout, selectors.EVENT_READ, place)
             while selector.get_map():
-                ready = selector.select(limit if heard else first_limit)
+                ready = selector.select(0 if failed else limit if heard else first_limit)
                 if not ready:
+                    if failed:
+                        return
                     raise TimeoutError
                 for key, _ in ready:
                     data = os.read(key.fd, 65536)
                     if not data:
                         selector.unregister(key.fd)
-                        if self.processes[key.data].wait() != 0:
-                            return  # one dead rank leaves the others waiting for it
+                        failed = self.processes[key.data].wait() != 0 or failed
                         continue
                     *whole, rest[key.data] = (rest[key.data] + data).split(b"\n")
                     for line in whole:
@@ -227,11 +232,11 @@ class Group:
         return statuses
 
 
-def _last_words(folder: Path) -> str:
+def _last_error_line(folder: Path) -> str:
     path = folder / "collectives-ranks.stderr"
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    telling = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "[W", "[I"))]
-    return telling[-1][:300] if telling else "nothing on stderr"
+    errors = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "[W", "[I"))]
+    return errors[-1][:300] if errors else "nothing on stderr"
 
 
 class _Measurement:
@@ -277,40 +282,45 @@ class _Measurement:
         except TimeoutError:
             msg = (
                 f"smoke test: {', '.join(ops)} over {self.spec.world_size} ranks did not end within {limit:g} s; "
-                f"stderr: {_last_words(self.output.folder)}"
+                f"stderr: {_last_error_line(self.output.folder)}"
             )
             raise PayloadError(msg) from None
         finally:
             statuses = group.close()
         if not done:
-            msg = f"smoke test: ranks ended with {statuses}: {_last_words(self.output.folder)}"
+            msg = f"smoke test: ranks ended with {statuses}: {_last_error_line(self.output.folder)}"
             raise PayloadError(msg)
         self.output.environment({"collectives": facts})
         took = f"right results in {time.monotonic() - began:.1f} s"
         self.output.evidence(f"smoke test: {', '.join(ops)} over {self.spec.world_size} ranks", took)
 
     def measure(self, environment: Mapping[str, str], cells: Sequence[CellSpec]) -> None:
-        """Run the cells of one set of variables; a group that dies or hangs costs the cell that it was at."""
+        """Run the cells of one set of variables; a group that fails or hangs costs the cell that it was at."""
         left = {cell.id: cell for cell in cells if self.states.get(cell.id) != "verified"}
-        deaths = 0
+        failures = 0
         while left:
             work = Work(self.spec.backend, dict(environment), tuple(left.values()), self.spec.repetitions)
             at, reason = self._once(work, left)
             if not left:
                 return
-            deaths += 1
-            # Over several hosts the others cannot know which cell it was: one death ends the set.
-            doomed = [at] if at in left and self.alone and deaths < _MOST_DEATHS else list(left)
-            for name in doomed:
+            failures += 1
+            # Over several hosts the others cannot know which cell it was: one failure ends the set.
+            failed = [at] if at in left and self.alone and failures < _MOST_FAILURES else list(left)
+            for name in failed:
                 self._record(left, CellRecord(name, "failed", reason))
 
     def _once(self, work: Work, left: dict[str, CellSpec]) -> tuple[str, str]:
+        """Run one group. Returns the cell at which it ended, and why.
+
+        Ranks run in step, but their messages arrive in any order: the cell is the last that any of them began.
+        """
+        order = {cell.id: place for place, cell in enumerate(work.cells)}
         at = ""
         group = self._group(work)
         hung = False
         try:
             for message in group.messages(_START, _SILENCE):
-                at = message.get("at", at)
+                at = max(at, message.get("at", ""), key=lambda name: order.get(name, -1))
                 if "cell" in message:
                     self._record(left, CellRecord.from_dict(message["cell"]))
                 if time.monotonic() > self.end:
@@ -321,8 +331,8 @@ class _Measurement:
         finally:
             statuses = group.close()
         if hung:
-            return at, f"hung: no end within {_SILENCE:g} s; stderr: {_last_words(self.output.folder)}"
-        return at, f"ranks ended with {statuses}: {_last_words(self.output.folder)}"
+            return at, f"hung: no end within {_SILENCE:g} s; stderr: {_last_error_line(self.output.folder)}"
+        return at, f"ranks ended with {statuses}: {_last_error_line(self.output.folder)}"
 
     def _record(self, left: dict[str, CellSpec], cell: CellRecord) -> None:
         left.pop(cell.id, None)
@@ -351,7 +361,7 @@ def _fit(spec: Spec, output: Output) -> str:
     nodes = (spec.rendezvous or Rendezvous()).nodes
     wanted, there = spec.world_size // nodes, facts.get("gpus")
     if there is None:
-        msg = f"the GPUs cannot be asked: {_last_words(output.folder)}"
+        msg = f"the GPUs cannot be asked: {_last_error_line(output.folder)}"
         raise PayloadError(msg)
     if there == 1 and nodes == 1:
         output.evidence("GPUs that torch sees on this host", f"1, and {wanted} ranks were asked for")

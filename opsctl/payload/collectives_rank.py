@@ -307,8 +307,7 @@ def _p2p() -> None:
 
 def _cells(rank: Rank, work: Work) -> None:
     for cell in work.cells:
-        if rank.local == 0:
-            say(at=cell.id)
+        say(at=cell.id)
         problem = ""
         try:
             _measure(rank, cell, work.repetitions)
