@@ -233,8 +233,8 @@ def _start(b: BorrowedHost, service: ResolvedService) -> UnitStatus:
 
 
 def verify(b: BorrowedHost, action: Verify) -> Done:
-    """Prove by completions that a service which should serve does. Raises NotReady and its kin."""
-    return _serves(b, action.service, prove(b, action.service), "")
+    """Prove that a service which should serve does, by completions and by its process. Raises NotReady, NotProven."""
+    return _serves(b, action.service, _proven(b, action.service, prove(b, action.service)), "")
 
 
 def prove(b: BorrowedHost, service: ResolvedService) -> Ready:

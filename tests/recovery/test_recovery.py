@@ -228,6 +228,9 @@ def test_resume_takes_up_a_variant_that_serves_and_its_stage(desk: Desk, serving
     assert len([load for load in record["loads"] if load["service"] != PRODUCTION]) == 1, (
         "the variant was not loaded anew"
     )
+    (taken_up,) = [event["data"] for event in resumed.named("service.ready") if event["phase"] == "variant"]
+    asked = [item["asked"] for item in taken_up["evidence"]]
+    assert any(one.startswith("/proc/") for one in asked), "the process that was found is proven, as one that was loaded"
     assert answers(serving_host, Standin())
 
 
