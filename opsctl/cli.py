@@ -16,8 +16,7 @@ from typing import Any
 import typer
 
 from opsctl import __version__
-from opsctl.commands.border import clean_output
-from opsctl.commands.saying import flush_all, say_error, tell
+from opsctl.commands.output import clean_output, flush_all, say_error, tell
 from opsctl.errors import ExitCode, OpsctlError, as_defect
 
 

@@ -18,6 +18,7 @@ import pytest
 import typer
 import yaml
 
+import opsctl
 from opsctl.cli import COMMANDS, build_app
 
 ROOT = Path(__file__).parents[1]
@@ -101,6 +102,26 @@ def test_commands_named_in_prose_exist(page: Path) -> None:
     names = {entry.name for entry in COMMANDS}
     for name, _ in _INLINE.findall(page.read_text()):
         assert name in names, f"{page.name} names `opsctl {name}`"
+
+
+def test_the_run_that_the_readme_shows_is_of_this_version() -> None:
+    page = (ROOT / "README.md").read_text()
+    (version,) = re.findall(r"^<!-- readme-run: opsctl (\S+) -->\n```console\n\$ opsctl run ", page, re.MULTILINE)
+    assert version == opsctl.__version__, "script/readme-run makes it again"
+
+
+def test_what_the_readme_types_exists() -> None:
+    """Each script and file of its shell lines is in the tree, but what a line before it writes."""
+    page = (ROOT / "README.md").read_text()
+    lines = [line[2:] for fence in _FENCE.finditer(page) for line in fence["body"].splitlines() if line[:2] == "$ "]
+    words = [word for line in lines for word in re.findall(r"[\w./-]+", line.partition("  #")[0])]
+    typed = {word for word in words if "/" in word.strip("./") or word.endswith(".yml")} - {
+        "inventory.yml",
+        ".venv/bin",
+    }
+    assert typed >= {"script/demo", "script/setup", "playbooks/profile-campaign.yml"}
+    written = {"inventory.yml"} if any("init gpu-07 -o inventory.yml" in line for line in lines) else set()
+    assert {word for word in typed - written if not (ROOT / word).exists()} == set()
 
 
 def test_every_command_has_help_with_an_example() -> None:

@@ -14,8 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from opsctl.commands.border import CleanStream
-from opsctl.commands.saying import say_error
+from opsctl.commands.output import CleanStream, say_error
 from opsctl.commands.terminal import Terminal
 from opsctl.errors import UnfitError
 from opsctl.redaction import BLANK, is_secret_name, printable, redact, redact_argv, redact_value

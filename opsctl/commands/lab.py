@@ -17,6 +17,8 @@ from opsctl.quantities import parse_duration
 if TYPE_CHECKING:
     from opsctl.lab.hosts import LabHost
     from opsctl.lab.lab import Lab
+    from opsctl.lab.real import RealVllm
+    from opsctl.lab.units import Standin
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -73,11 +75,10 @@ def up(
       opsctl lab up --release bullseye
     """
     from opsctl.lab.lab import Lab
-    from opsctl.lab.real import RealVllm
     from opsctl.lab.rehearsal import raise_lab, raise_real
     from opsctl.lab.releases import find
     from opsctl.lab.spec import HostSpec
-    from opsctl.lab.units import Server, Standin
+    from opsctl.lab.units import Server
 
     names = [f"lab{number}" for number in range(1, count + 1)]
     debian = find(release).name if release else ""
@@ -86,23 +87,14 @@ def up(
         raise UnfitError(f"a host of Debian {debian} cannot serve with engine {engine}", hint="--engine paced")
     server: Server
     if engine is EngineChoice.VLLM:
-        server = RealVllm()
-        server.binds()
+        server = real = _real_vllm()
         lab = Lab.open()
-        hosts = raise_real(lab, names, server)
+        hosts = raise_real(lab, names, real)
     else:
-        try:
-            server = Standin(
-                engine="torch" if engine is EngineChoice.TORCH else "paced",
-                load_seconds=parse_duration(load),
-                fault=fault,
-            )
-            server.text()
-        except ValueError as error:
-            raise UnfitError(str(error)) from None
+        server = standin = _standin(engine, load, fault)
         lab = Lab.open()
         spec = HostSpec(login=login, disk=disk, release=debian)
-        hosts = raise_lab(lab, names, server, spec=spec, with_router=router)
+        hosts = raise_lab(lab, names, standin, spec=spec, with_router=router)
     for host in hosts:
         print(f"{host.name} serves at {server.url} on {host.address}: opsctl lab ssh {host.name}", file=sys.stderr)
     if as_json:
@@ -110,6 +102,29 @@ def up(
         print(json.dumps(document, indent=2))
     else:
         print(lab.inventory)
+
+
+def _real_vllm() -> RealVllm:
+    """Return the real vLLM of this machine. Raises UnfitError where none is installed."""
+    from opsctl.lab.real import RealVllm
+
+    server = RealVllm()
+    server.binds()
+    return server
+
+
+def _standin(engine: EngineChoice, load: str, fault: str) -> Standin:
+    """Return the stand-in that the options describe. Raises UnfitError where they describe none."""
+    from opsctl.lab.units import Standin
+
+    try:
+        server = Standin(
+            engine="torch" if engine is EngineChoice.TORCH else "paced", load_seconds=parse_duration(load), fault=fault
+        )
+        server.text()
+    except ValueError as error:
+        raise UnfitError(str(error)) from None
+    return server
 
 
 @app.command()

@@ -59,7 +59,7 @@ def rollback(
     import sys
 
     from opsctl.campaign.preflight import connected
-    from opsctl.commands.saying import say_error, tell
+    from opsctl.commands.output import say_error, tell
     from opsctl.errors import ExitCode, OpsctlError, as_defect
     from opsctl.playbook.inventory import load_inventory
     from opsctl.recovery.rollback import roll_back

@@ -7,9 +7,12 @@ import sys
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from opsctl.record import RunRecord
 
 
 class Format(StrEnum):
@@ -40,19 +43,9 @@ def report(
 
       opsctl report 20261130 --format html --out run.html
     """
-    from opsctl.campaign.reporting import previous_run
     from opsctl.report import finding, render_html, render_markdown
-    from opsctl.runs.journal import Journal
-    from opsctl.runs.reading import find_run, load_run
 
-    with Journal.open() as journal:
-        record = load_run(journal, find_run(journal, run))
-        if against == "none":
-            previous = None
-        elif against:
-            previous = load_run(journal, find_run(journal, against))
-        else:
-            previous = previous_run(journal, record)
+    record, previous = _records(run, against)
     text = (render_html if format_ is Format.HTML else render_markdown)(record, previous)
     if str(out) == "-":
         sys.stdout.write(text)
@@ -77,6 +70,19 @@ def report(
     else:
         print(found.sentence)
         print(f"report: {target}")
+
+
+def _records(run: str | None, against: str | None) -> tuple[RunRecord, RunRecord | None]:
+    """Return a run and the one that it is compared with."""
+    from opsctl.campaign.reporting import previous_run
+    from opsctl.runs.journal import Journal
+    from opsctl.runs.reading import find_run, load_run
+
+    with Journal.open() as journal:
+        record = load_run(journal, find_run(journal, run))
+        if against is None:
+            return record, previous_run(journal, record)
+        return record, None if against == "none" else load_run(journal, find_run(journal, against))
 
 
 def site(

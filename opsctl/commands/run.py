@@ -75,7 +75,7 @@ def open_sinks(journal: Any, run_id: str, *, as_json: bool, plain: bool) -> list
 def conclude(journal: Any, run_id: str, sinks: list[Any], *, as_json: bool) -> None:
     """Write the report, end the live view, and print the summary: the finding, and whether production is back."""
     from opsctl.campaign.reporting import conclude_run
-    from opsctl.commands.saying import say_error
+    from opsctl.commands.output import say_error
     from opsctl.commands.terminal import Terminal
     from opsctl.errors import OpsctlError, as_defect
     from opsctl.terminal.summary import last_word

@@ -57,7 +57,7 @@ def add(
       opsctl schedule add weekly-profile.yml --at "Sun 03:00" --when-busy queue
     """
     from opsctl.schedule import controller
-    from opsctl.schedule.plans import Schedule, read_time, unit_texts
+    from opsctl.schedule.plans import Schedule, read_time
 
     calendar, interval = read_time(at, every)
     if calendar:
@@ -79,13 +79,7 @@ def add(
         }
     )
     schedule = schedule.model_copy(update=_of_the_hosts(schedule, ledger))
-    ledger.save(schedule)
-    try:
-        controller.install(unit_texts(schedule), schedule.timer, schedule.scope)
-    except BaseException:
-        ledger.remove(schedule.name)
-        raise
-    ledger.note(schedule.name, "added", schedule.when)
+    controller.add(schedule, ledger)
     _show_one(schedule, ledger, json=json)
 
 

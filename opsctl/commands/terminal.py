@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.segment import Segment
 
-from opsctl.commands.border import behind, clean
+from opsctl.commands.output import behind, clean
 
 
 class Terminal(Console):

@@ -12,7 +12,7 @@ import typer
 from opsctl.errors import UnfitError
 
 if TYPE_CHECKING:
-    from opsctl.trace import Tpot
+    from opsctl.trace import Comparison, Excerpt, Taken, Tpot, TraceAnalysis
 
 
 def trace(
@@ -59,7 +59,7 @@ def trace(
 
       opsctl trace before/ after/
     """
-    from opsctl.trace import Taken, TraceAnalysis, analyse, compare, write_excerpt
+    from opsctl.trace import Taken, analyse, compare
 
     if len(paths) > 2:
         raise UnfitError("wanted one path, or two to compare", seen=" ".join(map(str, paths)), hint="name a folder")
@@ -78,20 +78,32 @@ def trace(
         for path in paths
     ]
     result = analyses[0] if len(analyses) == 1 else compare(*analyses)
-    document = result.to_json()
+    written = None
     if excerpt is not None:
-        try:
-            written = write_excerpt(
-                paths, excerpt, Taken(steps, step, _ns(begin), _ns(end), rank), jobs=jobs, only=only
-            )
-        except OSError as error:
-            raise UnfitError(f"{excerpt} cannot be written: {error.strerror or error}") from error
-        document["excerpt"] = {"path": str(written.path), "events": written.events, "steps": written.steps}
+        taken = Taken(steps, step, _ns(begin), _ns(end), rank)
+        written = _written(paths, excerpt, taken, jobs=jobs, only=only)
     if json:
-        print(jsonlib.dumps(document, indent=1))
-        return
+        shown = {"path": str(written.path), "events": written.events, "steps": written.steps} if written else None
+        print(jsonlib.dumps(result.to_json() | ({"excerpt": shown} if shown else {}), indent=1))
+    else:
+        _print(result, written, top)
+
+
+def _written(paths: list[Path], excerpt: Path, taken: Taken, *, jobs: int | None, only: str | None) -> Excerpt:
+    """Write an excerpt. Raises UnfitError where its file cannot be written."""
+    from opsctl.trace import write_excerpt
+
+    try:
+        return write_excerpt(paths, excerpt, taken, jobs=jobs, only=only)
+    except OSError as error:
+        raise UnfitError(f"{excerpt} cannot be written: {error.strerror or error}") from error
+
+
+def _print(result: TraceAnalysis | Comparison, written: Excerpt | None, top: int) -> None:
+    """Print an analysis, or a comparison of two, as tables."""
     from opsctl.commands.terminal import Terminal
     from opsctl.terminal.traces import TraceTables
+    from opsctl.trace import TraceAnalysis
 
     console = Terminal(highlight=False, soft_wrap=False)
     tables = TraceTables(console, top)
@@ -99,7 +111,7 @@ def trace(
         tables.analysis(result)
     else:
         tables.comparison(result)
-    if excerpt is not None:
+    if written is not None:
         console.print(f"excerpt: {written.path} ({written.events} events)", markup=False)
 
 

@@ -5,6 +5,7 @@ Pure: command lines, versions and log lines in, answers out. Knows no host, no i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
@@ -15,7 +16,7 @@ from opsctl.engines.standin import Standin
 from opsctl.engines.tensorrt_llm import TensorRtLlm
 from opsctl.engines.vllm import Vllm
 
-__all__ = ["DEFAULT", "ENGINES", "Engine", "Launch", "recognise", "routes_of_all"]
+__all__ = ["DEFAULT", "ENGINES", "Engine", "Launch", "entrypoint_of", "recognise", "routes_of_all"]
 
 ENGINES: Mapping[str, Engine] = {
     engine.name: engine
@@ -35,6 +36,17 @@ DEFAULT = Vllm.name
 def recognise(argv: Sequence[str]) -> Engine | None:
     """Return the engine that a command line starts, or None."""
     return next((engine for engine in ENGINES.values() if engine.begins(argv) is not None), None)
+
+
+def entrypoint_of(image: str) -> tuple[str, ...]:
+    """Return the words that a container image puts before its arguments, as far as its name says them.
+
+    >>> entrypoint_of("registry.example:5000/vllm/vllm-openai:v0.11.0@sha256:12ab")
+    ('vllm', 'serve')
+    """
+    name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+    known = (pair for engine in ENGINES.values() for pair in engine.images.items())
+    return next((words for pattern, words in known if re.fullmatch(pattern, name)), ())
 
 
 def routes_of_all() -> Routes:

@@ -102,6 +102,8 @@ class Engine(ABC):
     """Lines that announce a phase of the load, in any order."""
     tables: ClassVar[tuple[str, ...]] = ()
     """Names of its tables of causes in ``engines/causes``, the most particular first."""
+    images: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Entrypoint of each container image whose arguments are the server's own, by a pattern of its last name."""
     variables: ClassVar[tuple[str, ...]] = ()
     """Beginnings of the names of its environment variables: those are recorded with a measurement."""
     process_title: ClassVar[str] = ""

@@ -13,6 +13,7 @@ class Standin(Vllm):
 
     name = "standin"
     title = "the lab's stand-in"
+    images = {}  # noqa: RUF012 - a constant
 
     def begins(self, argv: Sequence[str]) -> int | None:
         """Return the position after ``serve``."""

@@ -92,6 +92,7 @@ class Vllm(Engine):
         *UVICORN,
     )
     tables = ("vllm", "host")
+    images = {r"vllm-openai[\w.-]*": ("vllm", "serve")}  # noqa: RUF012 - a constant
     variables = ("VLLM_",)
     process_title = "vllm:"
     load_limit = "VLLM_ENGINE_READY_TIMEOUT_S"

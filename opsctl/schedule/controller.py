@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from opsctl.errors import BusError, DeadlineExceeded, PrivilegeMissing, UnfitError
+from opsctl.schedule.ledger import Ledger
+from opsctl.schedule.plans import Schedule, unit_texts
 
 Scope = Literal["system", "user"]
 LIMIT = 30.0
@@ -53,6 +55,17 @@ def require_systemd(sign: Path = _BOOTED) -> None:
             hint="add it on a machine that has it (a host itself will do: transport: local), or let what starts things "
             "here call opsctl run … --plain",
         )
+
+
+def add(schedule: Schedule, ledger: Ledger) -> None:
+    """Save a schedule and start its timer; where that fails nothing of it is left. Raises as ``install``."""
+    ledger.save(schedule)
+    try:
+        install(unit_texts(schedule), schedule.timer, schedule.scope)
+    except BaseException:
+        ledger.remove(schedule.name)
+        raise
+    ledger.note(schedule.name, "added", schedule.when)
 
 
 def install(texts: dict[str, str], timer: str, scope: Scope) -> None:

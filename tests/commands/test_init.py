@@ -8,11 +8,11 @@ import pytest
 import typer.testing
 
 from opsctl.cli import build_app
-from opsctl.commands.init import inventory_text
 from opsctl.errors import UnfitError
 from opsctl.playbook.inventory import load_inventory
 from opsctl.playbook.models import HostEntry
 from opsctl.serving.discovery import FoundServer, HostFound
+from opsctl.serving.inventory_draft import inventory_text
 from tests.commands.looking import units_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.engines import ENGINES, Engine, recognise
+from opsctl.engines import ENGINES, Engine, entrypoint_of, recognise
 from opsctl.errors import UnfitError
 from opsctl.playbook.models import HostEntry
 from opsctl.playbook.resolved import ResolvedService
@@ -61,6 +61,24 @@ def test_what_the_launch_line_says_holds_no_key(engine: Engine, case: dict[str, 
     launch = engine.launch([*case["launch"][0]["argv"].split(), "--api-key", "sk-secret"])
     assert launch is not None
     assert "sk-secret" not in repr(launch)
+
+
+def test_an_image_of_its_own_starts_it(engine: Engine, case: dict[str, Any]) -> None:
+    """The words of an entrypoint are the beginning of one of its launch lines."""
+    for words in engine.images.values():
+        assert engine.begins((*words, "--port", "1")) == len(words)
+
+
+@pytest.mark.parametrize(
+    ("image", "entrypoint"),
+    [
+        ("vllm/vllm-openai:v0.11.0", ("vllm", "serve")),
+        ("registry.example:5000/vllm-openai-cu129@sha256:12ab", ("vllm", "serve")),
+        ("mine/vllm", ()),
+    ],
+)
+def test_an_image_says_what_it_starts_by_its_name(image: str, entrypoint: tuple[str, ...]) -> None:
+    assert entrypoint_of(image) == entrypoint
 
 
 def test_other_programs_are_not_taken_for_it(engine: Engine, case: dict[str, Any]) -> None:

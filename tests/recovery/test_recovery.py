@@ -230,7 +230,7 @@ def test_resume_takes_up_a_variant_that_serves_and_its_stage(desk: Desk, serving
     )
     (taken_up,) = [event["data"] for event in resumed.named("service.ready") if event["phase"] == "variant"]
     asked = [item["asked"] for item in taken_up["evidence"]]
-    assert any(one.startswith("/proc/") for one in asked), "the process that was found is proven, as one that was loaded"
+    assert any(one.startswith("/proc/") for one in asked), "the process that was found is proven too"
     assert answers(serving_host, Standin())
 
 

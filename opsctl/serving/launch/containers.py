@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from opsctl.engines import entrypoint_of
 from opsctl.serving.launch.words import Word
 
 CLIENTS = {"docker", "podman", "nerdctl"}
@@ -29,8 +30,6 @@ _GLOBAL_SWITCHES = {
     "--noout",
     "--transient-store",
 }
-_SERVES = re.compile(r"(?:^|/)vllm-openai[\w.-]*$")
-"""Images whose entrypoint is the server, so that the words behind them are its flags."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +84,7 @@ class Container:
         given = self._option("--entrypoint")
         if given is not None:
             return (given,) if given else ()
-        return (
-            ("vllm", "serve") if _SERVES.search(self.image.partition("@")[0].rpartition(":")[0] or self.image) else ()
-        )
+        return entrypoint_of(self.image)
 
 
 def container_of(words: Sequence[Word]) -> tuple[Container, tuple[Word, ...]] | None:

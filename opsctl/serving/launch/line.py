@@ -127,7 +127,7 @@ def understand(items: Sequence[str], around: Surroundings, *, dollar: bool = Tru
     except ValueError as error:
         return NotSeen(Refusal(f"it cannot be read: {error}", "see how the shell reads it, with sh -n"))
     if not found:
-        unseen = Refusal("no vLLM or SGLang is seen in it", _ONE_SERVER)
+        unseen = Refusal("no engine that opsctl knows is seen in it", _ONE_SERVER)
         return NotSeen(reader.hidden[0] if reader.hidden else unseen)
     first = found[0]
     if len(found) > 1:

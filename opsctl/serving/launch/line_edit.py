@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from opsctl.engines import Engine
@@ -49,28 +49,47 @@ class EditedLine:
     """Production's container and the variant's, by name."""
 
 
-def edit_line(
-    launch: Launch | NotSeen,
-    loaded: Sequence[str],
-    *,
-    engine: Engine,
-    args: ArgumentEdits,
-    switch: ProfilerSwitch | None,
-    env: Mapping[str, str],
-    prefix: Sequence[str],
-    read: Callable[[str], str | None],
-    directory: str,
-    copies: str,
-    name: str,
-    trace_dir: str,
-    where: str,
-) -> EditedLine:
-    """Return a launch line after a variant's edits. Raises UnfitError where one cannot be made so that it acts.
+@dataclass(frozen=True)
+class Edits:
+    """In what a variant differs."""
 
-    ``name`` is what the variant's container is called, where the engine runs in one; ``trace_dir`` is mounted there.
-    """
+    args: ArgumentEdits
+    switch: ProfilerSwitch | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    prefix: tuple[str, ...] = ()
+    """Programs and their options, put before the engine."""
+
+    @property
+    def any(self) -> bool:
+        """Whether anything differs."""
+        return bool(self.switch or self.args != ArgumentEdits() or self.env or self.prefix)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is around a launch line on its host."""
+
+    read: Callable[[str], str | None]
+    """Text of a file; None where it cannot be read."""
+    directory: str
+    """Of the unit."""
+    copies: str
+    """Folder of derived files."""
+    name: str
+    """What the variant's container is called, where the engine runs in one."""
+    trace_dir: str
+    """Mounted in the container; "" where there is none."""
+    where: str
+    """Host and unit, for errors."""
+
+
+def edit_line(
+    launch: Launch | NotSeen, loaded: Sequence[str], edits: Edits, place: Place, *, engine: Engine
+) -> EditedLine:
+    """Return a launch line after a variant's edits. Raises UnfitError where one cannot be made so that it acts."""
+    env, where = edits.env, place.where
     if isinstance(launch, NotSeen):
-        if switch or args != ArgumentEdits() or env or prefix:
+        if edits.any:
             raise UnfitError(
                 f"no variant can be made of this launch line: {launch.refusal.reason}",
                 seen=" ".join(loaded)[:300],
@@ -78,40 +97,56 @@ def edit_line(
                 hint=launch.refusal.instead,
             )
         return EditedLine(tuple(loaded), {}, {}, (), Intended(engine))
-    before = launch.argv
-    words, args, files = _config(
-        before, args, switch, engine=engine, read=read, directory=directory, copies=copies, where=where
-    )
-    if switch is not None:
-        given = [flag for flag in switch.remove if flag_value(words, flag.lstrip("-"), engine.flag) is not None]
-        words = (*edit(words, ArgumentEdits(remove=tuple(given)), engine, where=where), *switch.add)
-    words = edit(words, args, engine, where=where)
-    mounts = ("-v", f"{trace_dir}:{trace_dir}") if launch.container is not None and trace_dir else ()
-    inside = (*_inside(launch, env, prefix, where), *mounts)
-    argv, copied = launch.edited(words, where=where, leading=inside, name=name if launch.container else "")
+    words, files = _own_words(launch.argv, edits, place, engine)
+    contained, traces = launch.container is not None, place.trace_dir
+    mounts = ("-v", f"{traces}:{traces}") if contained and traces else ()
+    inside = (*_inside(launch, env, edits.prefix, where), *mounts)
+    argv, copied = launch.edited(words, where=where, leading=inside, name=place.name if contained else "")
     if not launch.own_environment:
-        argv = (*(launch.root.literal(word) for word in prefix), *argv)
-    changed = differences(before, words, engine)
+        argv = (*(launch.root.literal(word) for word in edits.prefix), *argv)
+    files = {**files, **copied}
+    client = (launch.container.client, place.name) if launch.container else None
+    return EditedLine(
+        argv=argv,
+        files=files,
+        env={} if launch.own_environment else env,
+        differences=_differences(
+            launch, words, prefix=edits.prefix, name=place.name, mounts=mounts, files=files, engine=engine
+        ),
+        intended=Intended(engine, tuple(launch.argv), words, dict(env), edits.switch is not None, client),
+        renamed=(launch.container.called, place.name) if launch.container else None,
+    )
+
+
+def _own_words(before: Sequence[str], edits: Edits, place: Place, engine: Engine) -> tuple[tuple[str, ...], Files]:
+    """Return the engine's own words after the edits, and the configuration file that they need."""
+    words, args, files = _config(before, edits, place, engine)
+    if edits.switch is not None:
+        given = [flag for flag in edits.switch.remove if flag_value(words, flag.lstrip("-"), engine.flag) is not None]
+        words = (*edit(words, ArgumentEdits(remove=tuple(given)), engine, where=place.where), *edits.switch.add)
+    return tuple(edit(words, args, engine, where=place.where)), files
+
+
+def _differences(
+    launch: Launch,
+    words: Sequence[str],
+    *,
+    prefix: Sequence[str],
+    name: str,
+    mounts: Sequence[str],
+    files: Files,
+    engine: Engine,
+) -> tuple[str, ...]:
+    """Return how the line differs from production's, and where, a line each."""
+    changed = differences(launch.argv, words, engine)
     if prefix:
         changed = (f"+ {' '.join(prefix)} (before the command)", *changed)
     place = () if launch.place == "ExecStart" or not changed else (f"in {launch.place}:",)
-    client = None
     if launch.container is not None:
-        client = (launch.container.client, name)
-        changed = (
-            *changed,
-            f"~ container {launch.container.called} → {name}",
-            *([f"+ {' '.join(mounts)}"] * bool(mounts)),
-        )
-    made = tuple(f"derived copy: {path} of {copy.original}" for path, copy in {**files, **copied}.items())
-    return EditedLine(
-        argv=argv,
-        files={**files, **copied},
-        env={} if launch.own_environment else env,
-        differences=(*place, *changed, *made),
-        intended=Intended(engine, tuple(before), tuple(words), dict(env), switch is not None, client),
-        renamed=(launch.container.called, name) if launch.container else None,
-    )
+        changed = (*changed, f"~ container {launch.container.called} → {name}")
+        changed += (f"+ {' '.join(mounts)}",) if mounts else ()
+    made = tuple(f"derived copy: {path} of {copy.original}" for path, copy in files.items())
+    return (*place, *changed, *made)
 
 
 def _inside(launch: Launch, env: Mapping[str, str], prefix: Sequence[str], where: str) -> tuple[str, ...]:
@@ -137,26 +172,19 @@ def _inside(launch: Launch, env: Mapping[str, str], prefix: Sequence[str], where
 
 
 def _config(
-    words: Sequence[str],
-    args: ArgumentEdits,
-    switch: ProfilerSwitch | None,
-    *,
-    engine: Engine,
-    read: Callable[[str], str | None],
-    directory: str,
-    copies: str,
-    where: str,
+    words: Sequence[str], edits: Edits, place: Place, engine: Engine
 ) -> tuple[tuple[str, ...], ArgumentEdits, Files]:
     """Have ``--config`` name a copy without the flags that go or are replaced, where its file sets any of them.
 
     Returns the words, the edits that are left for the command line, and the copy.
     """
+    args, switch, where = edits.args, edits.switch, place.where
     named = flag_value(words, "config", engine.flag)
     gone = {_name(flag, engine) for flag in (*args.remove, *args.replace, *(switch.remove if switch else ()))}
     if not named or not gone:
         return tuple(words), args, {}
-    path = str(PurePosixPath(directory or "/") / named)
-    text = None if re.search(r"[$`]", named) else read(path)
+    path = str(PurePosixPath(place.directory or "/") / named)
+    text = None if re.search(r"[$`]", named) else place.read(path)
     if text is None:
         raise UnfitError(
             f"the file of --config cannot be read, so it is not known whether it sets {', '.join(sorted(gone))}",
@@ -167,7 +195,7 @@ def _config(
     found = [name for name in config_file.names_of(text) if _name(name, engine) in gone]
     if not found:
         return tuple(words), args, {}
-    copy = f"{copies}/config-{PurePosixPath(path).name}"
+    copy = f"{place.copies}/config-{PurePosixPath(path).name}"
     pointed = edit(words, ArgumentEdits(replace={"--config": copy}), engine, where=where)
     in_file = {_name(name, engine) for name in found}
     on_line = {flag_name(word, engine.flag) for word in words}

@@ -7,11 +7,11 @@ The comparisons are pure; ``prove_variant`` and ``what_runs`` read a host.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opsctl.deadline import Deadline
+from opsctl.engines import ENGINES
 from opsctl.engines.argv import flag_name, flag_value
 from opsctl.errors import NotProven
 from opsctl.host.protocol import Host
@@ -26,8 +26,11 @@ from opsctl.serving.probing import ServerProbe, request_limit
 from opsctl.serving.waits import evidence
 
 _INFO = "/get_server_info"
-_ENGINES_OWN = re.compile(r"(?:VLLM|SGLANG|NCCL|CUDA|TORCH|PYTORCH|HF|TRITON|FLASHINFER|OMP)_")
-"""Variables that decide how an engine runs; all others differ from start to start, or say nothing of it."""
+_DECISIVE = (
+    *("NCCL_", "CUDA_", "TORCH_", "PYTORCH_", "HF_", "TRITON_", "FLASHINFER_", "OMP_"),
+    *(prefix for engine in ENGINES.values() for prefix in engine.variables),
+)
+"""How variables begin that decide how an engine runs; all others differ from start to start, or say nothing of it."""
 
 
 def missing(intended: Intended, process: Process) -> list[str]:
@@ -108,7 +111,7 @@ def changed(before: Sequence[Process], after: Sequence[Process]) -> list[str]:
 
 
 def _own(process: Process) -> dict[str, str]:
-    return {name: value for name, value in (process.environ or {}).items() if _ENGINES_OWN.match(name)}
+    return {name: value for name, value in (process.environ or {}).items() if name.startswith(_DECISIVE)}
 
 
 def _lines(argvs: Sequence[Sequence[str]]) -> str:

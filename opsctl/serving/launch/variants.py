@@ -7,7 +7,7 @@ systemd then made of it must equal what was meant, argument by argument.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from opsctl.deadline import Deadline
@@ -18,9 +18,9 @@ from opsctl.host.guard import SLICE, holds_condition
 from opsctl.host.protocol import Host, Systemd, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.serving.launch.containers import rename_in, stops_container
-from opsctl.serving.launch.execline import literal
+from opsctl.serving.launch.execline import ExecCommand, literal
 from opsctl.serving.launch.line import Launch
-from opsctl.serving.launch.line_edit import Intended, edit_line
+from opsctl.serving.launch.line_edit import Edits, Intended, Place, edit_line
 from opsctl.serving.launch.unit_line import UnitLine, read_line, surroundings
 from opsctl.serving.launch.unitfile import EXEC_KEYS, Assignment, format_unit, last_value, specifiers, values_of
 from opsctl.serving.launch.variant_unit import derived_assignments, environment_lines, environment_text
@@ -83,36 +83,15 @@ def derive(
     line = read_line(host, production, copies=copies, deadline=limit)
     around = surroundings(host, production, line.assignments, copies=copies, deadline=limit)
     on = _profiler(host, service, line, version=version, switch=switch, trace_dir=trace_dir, deadline=limit)
-    env = {**(on.env if on else {}), **service.env}
-    made = edit_line(
-        line.launch,
-        line.loaded[line.index],
-        engine=ENGINES[service.engine],
-        args=service.args,
-        switch=on,
-        env=env,
-        prefix=service.exec_prefix,
-        read=around.read,
-        directory=around.directory,
-        copies=copies,
-        name=service.unit.removesuffix(".service"),
-        trace_dir=trace_dir if service.profiler else "",
-        where=where,
-    )
-    assignments = _for_container(line, made.renamed, where)
-    companion = ("", "")
-    if made.env and values_of(line.assignments, "Service", "EnvironmentFile"):
-        # A file outranks Environment=.
-        companion = companion_path(folder, service.unit), environment_text(made.env)
-    lines = tuple(made.argv if index == line.index else argv for index, argv in enumerate(line.loaded))
     traces = trace_dir if service.profiler else ""
+    edits = Edits(service.args, on, {**(on.env if on else {}), **service.env}, tuple(service.exec_prefix))
+    place = Place(around.read, around.directory, copies, service.unit.removesuffix(".service"), traces, where)
+    made = edit_line(line.launch, line.loaded[line.index], edits, place, engine=ENGINES[service.engine])
+    companion = _companion(line, made.env, companion_path(folder, service.unit))
+    lines = tuple(made.argv if index == line.index else argv for index, argv in enumerate(line.loaded))
     final = derived_assignments(
-        assignments,
-        # Percent signs of a loaded argv are final; its variables are still to come.
-        commands=[
-            replace(command, words=tuple(literal(word, dollar=False) for word in argv))
-            for command, argv in zip(line.commands, lines, strict=True)
-        ],
+        _for_container(line, made.renamed, where),
+        commands=_commands(line, lines),
         values=specifiers(production.name, fragment=production.fragment_path),
         # The plus sign: the lease is root's to read, whoever the server runs as.
         condition=("+" if host.entry.scope == "system" else "") + holds_condition(host.entry, token),
@@ -131,7 +110,7 @@ def derive(
         text=format_unit(final, head=_head(service, production, run)),
         argv=made.argv,
         lines=lines,
-        differences=(*notes, *made.differences, *environment_lines(env), *limits),
+        differences=(*notes, *made.differences, *environment_lines(edits.env), *limits),
         intended=made.intended,
         mode=_mode(host, production, limit),
         trace_dir=traces,
@@ -139,6 +118,21 @@ def derive(
         environment_file=companion,
         copies=made.files,
     )
+
+
+def _companion(line: UnitLine, env: Mapping[str, str], path: str) -> tuple[str, str]:
+    """Return (path, text) of a file for the variant's variables where production has one: it outranks Environment=."""
+    if env and values_of(line.assignments, "Service", "EnvironmentFile"):
+        return path, environment_text(env)
+    return "", ""
+
+
+def _commands(line: UnitLine, lines: Sequence[Sequence[str]]) -> list[ExecCommand]:
+    """Return the unit's commands with these arguments. Percent signs of a loaded argv are final, its variables not."""
+    return [
+        replace(command, words=tuple(literal(word, dollar=False) for word in argv))
+        for command, argv in zip(line.commands, lines, strict=True)
+    ]
 
 
 def _head(service: ResolvedService, production: UnitStatus, run: str) -> str:

@@ -275,12 +275,10 @@ def unwrap(words: Sequence[str]) -> Wrapped | None:
         if word.startswith("-") and word != "-":
             if word in wrapper.texts and at + 1 < len(words):
                 return Wrapped(wrapper, at + 2, tuple(variables), at + 1)
-            if name == "env" and word in {"-i", "--ignore-environment"}:
-                variables.append("-*")
-            if name == "env" and word in {"-u", "--unset"} and at + 1 < len(words):
-                variables.append(f"-{words[at + 1]}")
-            if name == "env" and word.startswith(("-S", "--split-string")):
-                return Wrapped(wrapper, at, tuple(variables), unknown=word)
+            if name == "env":
+                if word.startswith(("-S", "--split-string")):
+                    return Wrapped(wrapper, at, tuple(variables), unknown=word)
+                variables += _unset_by_env(words, at)
             at += _option_words(word, wrapper, has_next=at + 1 < len(words))
             continue
         if word == "-":
@@ -307,6 +305,13 @@ def unwrap(words: Sequence[str]) -> Wrapped | None:
     if not seen_subcommand:
         return None
     return Wrapped(wrapper, at, tuple(variables), shell)
+
+
+def _unset_by_env(words: Sequence[str], at: int) -> list[str]:
+    """Return what an option of ``env`` takes out of the environment: ``-NAME``, or ``-*`` for everything."""
+    if words[at] in {"-i", "--ignore-environment"}:
+        return ["-*"]
+    return [f"-{words[at + 1]}"] if words[at] in {"-u", "--unset"} and at + 1 < len(words) else []
 
 
 def _option_words(option: str, wrapper: Wrapper, *, has_next: bool) -> int:

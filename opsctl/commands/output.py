@@ -1,13 +1,55 @@
-"""Lines for a person on standard error, documents for a program on standard output; either reader may have gone."""
+"""Output: lines for a person on standard error, documents for a program on standard output, secrets blanked in both.
+
+Rich writes its own colours, so its consoles (``terminal.py``) clean what they are given and write past this.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from typing import IO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
 
 from opsctl.errors import OpsctlError
+from opsctl.redaction import printable, redact
+
+
+class CleanStream:
+    """A text stream that cleans what is written to it; anything else is the stream's own."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.behind = stream
+
+    def write(self, text: str) -> int:
+        """Write the text, cleaned."""
+        self.behind.write(clean(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.behind, name)
+
+
+def clean(text: str) -> str:
+    """Return the text as it may leave the program."""
+    return printable(redact(text))
+
+
+def behind(stream: IO[str]) -> IO[str]:
+    """Return the stream that a clean stream writes to."""
+    return stream.behind if isinstance(stream, CleanStream) else stream
+
+
+@contextmanager
+def clean_output() -> Iterator[None]:
+    """Clean all that is written to standard output and standard error."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = CleanStream(sys.stdout), CleanStream(sys.stderr)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 def tell(line: str, out: IO[str] | None = None) -> None:
@@ -37,8 +79,6 @@ def flush_all() -> None:
 
 def say_error(error: OpsctlError, *, as_json: bool) -> None:
     """Print an error for the person, and as one JSON document where a program reads."""
-    from opsctl.redaction import redact
-
     for line in error.lines():
         tell(redact(line))
     if as_json:
