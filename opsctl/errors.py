@@ -1,8 +1,8 @@
 """The one tree of exceptions, and the exit codes that each branch ends in.
 
-Libraries' errors are mapped to these at the border, once (``opsctl/host/error_mapping.py`` for paramiko, GLib and
+Libraries' errors are mapped to these once, where they enter (``opsctl/host/error_mapping.py`` for paramiko, GLib and
 httpx; source.py, expressions.py and problems.py of ``opsctl/playbook/`` for PyYAML, Jinja2 and pydantic).
-Nothing above a border knows a library's own exception. Every error is written for a person: what was
+No other module knows a library's own exception. Every error is written for a person: what was
 wanted, what was seen, where, and what to do next.
 
 ::
@@ -35,7 +35,7 @@ wanted, what was seen, where, and what to do next.
     ├── LeaseError
     │   ├── HostHeld           4  someone else holds the host
     │   ├── LeaseLost             the token is gone: the guard has acted, or acts now
-    │   └── GuardSilent           the lease holds, but nobody watches it: restore now, by ourselves
+    │   └── GuardSilent           the lease holds, but no guard watches it: the controller restores at once
     ├── JournalError           2  the record of a run cannot be read or written
     ├── Interrupted          130
     └── Defect                    opsctl itself is wrong; production is restored all the same
@@ -87,7 +87,7 @@ class OpsctlError(Exception):
         self.hint = hint
 
     def lines(self) -> list[str]:
-        """Return the whole error, a line an item, the way the terminal and the journal show it."""
+        """Return the error, a line an item, as the terminal and the journal show it."""
         named = (("wanted", self.wanted), ("seen", self.seen), ("where", self.where), ("next", self.hint))
         return [self.message, *(f"  {name + ':':<8}{text}" for name, text in named if text)]
 
@@ -272,7 +272,7 @@ class LeaseLost(LeaseError):
 
 
 class GuardSilent(LeaseError):
-    """The lease holds, but the guard has stopped looking: nobody would restore production if we died now."""
+    """The lease holds, but its guard has stopped looking: production is not restored if the controller dies."""
 
 
 class JournalError(OpsctlError):
@@ -297,5 +297,5 @@ def as_defect(error: Exception) -> Defect:
     return Defect(
         f"a defect of opsctl: {type(error).__name__}: {error}",
         where=f"{frame.filename}:{frame.lineno} in {frame.name}",
-        hint="please report it with these lines; OPSCTL_TRACEBACK=1 shows the whole way there",
+        hint="please report it with these lines; OPSCTL_TRACEBACK=1 shows the full traceback",
     )

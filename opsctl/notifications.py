@@ -80,7 +80,7 @@ def after_run(
     try:
         return tell(news_of(record, reports=reports, alarms=alarms), targets)
     except Exception as error:  # noqa: BLE001 - whatever a notifier does, the run ended as it did
-        return [f"nobody was notified: {type(error).__name__}"]
+        return [f"no notification was sent: {type(error).__name__}"]
 
 
 def tell(news: News, targets: Sequence[str], *, limit: float = LIMIT) -> list[str]:
@@ -89,7 +89,7 @@ def tell(news: News, targets: Sequence[str], *, limit: float = LIMIT) -> list[st
     try:
         import apprise  # noqa: PLC0415 - an extra, and a second to load
     except ImportError:
-        return [*problems, "nobody was notified: apprise is not installed (pip install 'opsctl[notify]')"]
+        return [*problems, "no notification was sent: apprise is not installed (pip install 'opsctl[notify]')"]
     # Its log lines hold addresses with their passwords.
     logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)
     results: dict[int, bool] = {}

@@ -1,4 +1,4 @@
-"""A whole run as data: what the journal gives back, and all that reports, history and status read.
+"""A run as data: what the journal gives back, and all that reports, history and status read.
 
 Times are UTC, ISO 8601 with a zone. Nothing here knows SQLite or a host.
 """
@@ -82,7 +82,7 @@ class ActionRecord(_Record):
 
 
 class HoldRecord(_Record):
-    """Who held the GPUs of a host, from when to when: the timeline of the report. `holder` "" is nobody."""
+    """Who held the GPUs of a host, from when to when: the timeline of the report. `holder` "" is no one."""
 
     host: str
     holder: str
@@ -124,7 +124,7 @@ class EventRecord(_Record):
 
 
 class RunRecord(_Record):
-    """A run, whole."""
+    """A run with all that belongs to it."""
 
     run: str
     playbook: str

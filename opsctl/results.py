@@ -110,7 +110,7 @@ def _below(path: str) -> str:
 
 
 class Artifact(_Record):
-    """A file in the run's folder, by relative path, with what proves that it is whole.
+    """A file in the run's folder, by relative path, with what proves that it is complete.
 
     A host named the file, so a path that leads out of the folder is no artifact's.
     """

@@ -209,4 +209,15 @@ def test_the_picture_of_the_house_has_every_room_and_no_other() -> None:
     drawn = set(re.findall(r"\b([a-z]+)/", picture.replace("guard/", "")))
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
     assert drawn == rooms
+    missing = {room for room in FLOORS if room not in rooms | {"__main__"} and room not in picture}
+    assert missing == set(), "modules of a floor of their own stand in the picture too"
     assert len(page.splitlines()) <= 100
+
+
+def test_each_path_of_the_house_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:[a-z_]+/)+[\w.-]*|[a-z_]+\.(?:py|toml))`", page.replace("NAME", "vllm")))
+    named -= {"stages/vllm.py", "payload/vllm.py", "commands/vllm.py", "host/vllm.py"}
+    assert len(named) > 30
+    bases = (PACKAGE, ROOT)
+    assert {path for path in named if not any((base / path).exists() for base in bases)} == set()

@@ -20,6 +20,7 @@ import yaml
 
 import opsctl
 from opsctl.cli import COMMANDS, build_app
+from opsctl.engines import ENGINES
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -115,13 +116,24 @@ def test_what_the_readme_types_exists() -> None:
     page = (ROOT / "README.md").read_text()
     lines = [line[2:] for fence in _FENCE.finditer(page) for line in fence["body"].splitlines() if line[:2] == "$ "]
     words = [word for line in lines for word in re.findall(r"[\w./-]+", line.partition("  #")[0])]
-    typed = {word for word in words if "/" in word.strip("./") or word.endswith(".yml")} - {
-        "inventory.yml",
-        ".venv/bin",
-    }
+    typed = {word for word in words if word.startswith(("script/", "playbooks/", "lab/")) or word.endswith(".yml")}
     assert typed >= {"script/demo", "script/setup", "playbooks/profile-campaign.yml"}
     written = {"inventory.yml"} if any("init gpu-07 -o inventory.yml" in line for line in lines) else set()
     assert {word for word in typed - written if not (ROOT / word).exists()} == set()
+
+
+def test_the_table_of_engines_is_theirs() -> None:
+    page = (ROOT / "docs" / "serving.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
+    shown = {row[1].strip("`"): row for row in rows if len(row) == 5}
+    for engine in ENGINES.values():
+        if engine.name == "standin":
+            continue
+        title, _, version, running, profiler = shown[engine.name]
+        assert title == engine.title
+        assert version == f"`{engine.routes.version[0][0]}`"
+        assert running == (f"`{engine.routes.running[0]}`" if engine.routes.running else "not asked")
+        assert (profiler == "none") == (engine.profile_routes("/", "torch") is None)
 
 
 def test_every_command_has_help_with_an_example() -> None:

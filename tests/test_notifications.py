@@ -150,4 +150,4 @@ def test_without_apprise_the_run_ends_all_the_same(kimi: RunRecord, monkeypatch:
 
 def test_nothing_that_goes_wrong_inside_comes_out(kimi: RunRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = kimi.model_copy(update={"production": (None,)})
-    assert after_run(broken, ["json://localhost/"]) == ["nobody was notified: AttributeError"]
+    assert after_run(broken, ["json://localhost/"]) == ["no notification was sent: AttributeError"]

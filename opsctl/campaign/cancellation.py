@@ -77,11 +77,11 @@ class Cancellation:
 
 @contextmanager
 def listening_for_signals(
-    cancellation: Cancellation, last_words: Callable[[], str], leaving: Callable[[str], object]
+    cancellation: Cancellation, leaving_notice: Callable[[], str], leaving: Callable[[str], object]
 ) -> Iterator[None]:
     """Map INT, TERM and HUP: the first asks the run to stop and restore, the second leaves at once with exit 3.
 
-    ``last_words`` says when the guard acts, ``leaving`` is told the signal by which the run is left; neither may
+    ``leaving_notice`` says when the guard acts, ``leaving`` is told the signal by which the run is left; neither may
     block. Only the main thread may call this.
     """
     seen = 0
@@ -95,7 +95,7 @@ def listening_for_signals(
             _write(f"\n{name}: stopping; production is restored and verified first (again: leave at once)\n")
             return
         leaving(name)
-        _write(f"\n{name} again: leaving now. {last_words()}\n")
+        _write(f"\n{name} again: leaving now. {leaving_notice()}\n")
         os._exit(int(ExitCode.PRODUCTION_NOT_VERIFIED))
 
     # A signal that was ignored when we were started (nohup) stays ignored.

@@ -99,7 +99,7 @@ class Heartbeat:
             self._changed.wait_for(lambda: self._lost is not None or self._stopping, seconds)
         return self.lost
 
-    def last_words(self) -> str:
+    def when_the_guard_acts(self) -> str:
         """Say what the guard does without us. Never blocks."""
         if self._lost is not None:
             return str(self._lost)
@@ -166,7 +166,7 @@ class Heartbeat:
         if not lease.silent:
             return
         self._silent = GuardSilent(
-            "the guard on the host has stopped looking: nobody would restore production if this controller died",
+            "the guard on the host has stopped looking: production would not be restored if this controller died",
             seen=f"its last look was {lease.tick_age:.0f} s ago",
             hint="the campaign ends here and production is restored; see: systemctl status opsctl-guard",
         )

@@ -59,7 +59,7 @@ def _not_verified(b: BorrowedHost, trouble: OpsctlError) -> None:
         _hand_over(b)
         words = f"started, unverified: {trouble} ({trouble.seen}); the guard goes on looking, and calls a person"
     else:
-        words = f"{trouble}; {b.heartbeat.last_words()}" if b.armed else str(trouble)
+        words = f"{trouble}; {b.heartbeat.when_the_guard_acts()}" if b.armed else str(trouble)
     b.say("restore.ended", f"production is NOT verified: {words}", error=trouble.lines())
 
 

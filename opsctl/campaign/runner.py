@@ -1,4 +1,4 @@
-"""A whole run: every host looked at, all armed or none, each carried out in a thread of its own, one exit code.
+"""A run: every host looked at, all armed or none, each carried out in a thread of its own, one exit code.
 
 The main thread does nothing but listen: to signals, and to the hosts' threads.
 """
@@ -47,12 +47,12 @@ class Run:
         """The run's id."""
         return self.recorder.run
 
-    def last_words(self) -> str:
+    def leaving_notice(self) -> str:
         """Return when the guard acts, for whoever leaves at once."""
         armed = [b for b in self.borrowed if b.armed]
         if not armed:
             return "Nothing was touched."
-        return " ".join(f"{b.name}: {b.heartbeat.last_words()}." for b in armed)
+        return " ".join(f"{b.name}: {b.heartbeat.when_the_guard_acts()}." for b in armed)
 
     def leaving(self, signal: str) -> None:
         """Leave a note in the run's folder: this controller did not die, a person sent it away.
@@ -82,7 +82,7 @@ def finish(work: Run, body: Callable[[], None]) -> ExitCode:
     """Do the body of a run under the signals' care, and record how it ended."""
     recorder = work.recorder
     error: OpsctlError | None = None
-    with listening_for_signals(work.cancellation, work.last_words, work.leaving):
+    with listening_for_signals(work.cancellation, work.leaving_notice, work.leaving):
         try:
             recorder.say(
                 "run.begun", f"run {work.id} of {work.definition.playbook.name} on {', '.join(work.definition.hosts)}"
@@ -195,7 +195,7 @@ def _refuse_unfit(made: Plan, seen: dict[str, preflight.Preflight]) -> None:
     for planned in made.hosts:
         for refusal in planned.refusals:
             if isinstance(refusal, HostHeld):
-                # A lease that nobody watches would never end: its guard is woken, and says who holds the host.
+                # A lease that no guard watches would never end: its guard is woken, and says who holds the host.
                 host = seen[planned.host].host
                 control.refuse_held(host, deadline=Deadline(limits.CALL, f"the lease on {host.name}"))
             raise refusal

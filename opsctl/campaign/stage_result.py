@@ -94,7 +94,7 @@ def with_ending(result: StepResult, ending: Ending) -> StepResult:
         state, reason = State.FAILED, str(ending.cut_short)
     elif end is None:
         stderr = next((a for a in ending.collected.artifacts if a.path.endswith("/stderr.log")), None)
-        words = _last_words(ending.folder / stderr.path) if stderr else ""
+        words = _last_lines(ending.folder / stderr.path) if stderr else ""
         state, reason = (
             State.FAILED,
             f"the stage died ({ending.status.result or ending.status.active_state}){': ' + words if words else ''}",
@@ -117,6 +117,6 @@ def with_ending(result: StepResult, ending: Ending) -> StepResult:
     )
 
 
-def _last_words(path: Path) -> str:
+def _last_lines(path: Path) -> str:
     lines = path.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""

@@ -42,7 +42,7 @@ def measure(b: BorrowedHost, step: Measure) -> Done:
     try:
         result = run_step(b, step)
     except OpsctlError as error:
-        # Where the link or the lease went, nobody knows how the step ended: its unit may still run.
+        # Where the link or the lease went, it is not known how the step ended: its unit may still run.
         state = State.SKIPPED if isinstance(error, Interrupted) else State.INCONCLUSIVE
         journal.step_state(*place, state, result=failed_whole(step, str(error), state))
         raise

@@ -108,7 +108,7 @@ def _row(host: str, before: UnitStatus, after: UnitStatus, *, wanted: bool) -> d
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    """Print aligned columns; Rich would take as long to load as the whole reading takes."""
+    """Print aligned columns; Rich would take as long to load as the reading takes."""
     columns = [("", "HOST", "UNIT", "STATE", "RESTARTS", "NOTE")]
     columns += [
         (

@@ -41,9 +41,9 @@ def print_views(views: Mapping[str, LeaseView | None], *, as_json: bool, guard: 
             continue
         print(f"{name}: {view.describe()}")
         if view.live and not view.watched:
-            print("  THE GUARD DOES NOT LOOK: nobody restores production by itself; systemctl status opsctl-guard")
+            print("  THE GUARD DOES NOT LOOK: nothing restores production by itself; systemctl status opsctl-guard")
         if view.unverified:
-            print(f"  nobody has seen {view.unit} serve: opsctl rollback {name} verifies it and closes the lease")
+            print(f"  {view.unit} was not verified: opsctl rollback {name} verifies it and closes the lease")
         if guard:
             same = "this opsctl's" if view.version == control.version() else "another than this opsctl's"
             looked = f"last look {view.tick_age:.0f} s ago" if view.live and view.watched else "not looking: no lease"

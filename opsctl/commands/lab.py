@@ -47,7 +47,7 @@ def up(
     ] = None,
     load: Annotated[str, typer.Option(help="How long the stand-in takes to load its weights.")] = "3s",
     fault: Annotated[str, typer.Option(help="Faults of the stand-in, such as dies-at-shard=3,times=1.")] = "",
-    router: Annotated[bool, typer.Option("--router", help="A router that hangs on production by Requires=.")] = False,
+    router: Annotated[bool, typer.Option("--router", help="A router that depends on production by Requires=.")] = False,
     login: Annotated[str, typer.Option(help="Who logs in; one other than root has sudo.")] = "root",
     disk: Annotated[str, typer.Option(help="Size of a host's disk, in this machine's memory.")] = "2G",
     release: Annotated[

@@ -22,7 +22,7 @@ _INVENTORY = Path("inventory.yml")
 def show(host: HostName, inventory: InventoryPath = _INVENTORY, json: AsJson = False) -> None:
     """Show who holds a host, since when, until when; or who restored what, and when.
 
-    Exit code 0, also where nobody holds it; changes nothing.
+    Exit code 0, also where it is not held; changes nothing.
 
     [bold]Examples[/bold]
 

@@ -124,7 +124,7 @@ def site(
 
 
 def write_text(target: Path, text: str) -> None:
-    """Write a file whole or not at all. Raises OpsctlError with the place and the cause."""
+    """Write a file completely or not at all. Raises OpsctlError with the place and the cause."""
     from opsctl.errors import OpsctlError
 
     partial = target.with_name(f".{target.name}.partial")

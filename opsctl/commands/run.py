@@ -56,7 +56,7 @@ def checked_if_down(word: str) -> Any:
 
 
 def open_sinks(journal: Any, run_id: str, *, as_json: bool, plain: bool) -> list[Any]:
-    """Return where a run's events are shown: JSON Lines, a live picture or plain lines; and to other terminals."""
+    """Return where a run's events are shown: JSON Lines, a live view or plain lines; and to other terminals."""
     from opsctl.commands.terminal import Terminal
     from opsctl.runs.events import JsonLines
     from opsctl.runs.live_file import LiveFile

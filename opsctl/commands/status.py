@@ -61,7 +61,7 @@ def _show(journal: Journal, run: str, record: RunRecord, *, watch: bool, cells: 
     from opsctl.runs.reading import WITHOUT_CONTROLLER, load_run
     from opsctl.terminal.run_view import action_table, cell_table, draw
 
-    def picture() -> RenderableType:
+    def view() -> RenderableType:
         ephemeral = read_live(journal.run_folder(run))
         return (
             draw(record, ephemeral.progress, ephemeral.leases) if record.outcome == "running" else draw(record, {}, {})
@@ -69,13 +69,13 @@ def _show(journal: Journal, run: str, record: RunRecord, *, watch: bool, cells: 
 
     console = Terminal()
     if watch and record.outcome == "running":
-        with Live(picture(), console=console, refresh_per_second=2) as live:
+        with Live(view(), console=console, refresh_per_second=2) as live:
             while record.outcome == "running":
                 time.sleep(0.5)
                 record = load_run(journal, run, events=False)
-                live.update(picture())
+                live.update(view())
     else:
-        console.print(picture())
+        console.print(view())
     if cells:
         console.print(cell_table(record))
     if actions:

@@ -34,7 +34,7 @@ def diff(
     host: HostName,
     services: Names = None,
     inventory: InventoryPath = _INVENTORY,
-    full: Annotated[bool, typer.Option("--full", help="Show the derived units whole.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show the derived units in full.")] = False,
     json: AsJson = False,
 ) -> None:
     """Show how each variant differs from production as it runs now, argument by argument. Reads only.

@@ -1,4 +1,4 @@
-"""One host: SSH or local, systemd over D-Bus, files, journal, HTTP. ``connect`` is the door.
+"""One host: SSH or local, systemd over D-Bus, files, journal, HTTP. ``connect`` is the entry point.
 
 The only room that knows Fabric, paramiko, pydbus and GLib; each is imported where it is used.
 """

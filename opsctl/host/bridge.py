@@ -1,7 +1,7 @@
 """A program on the host whose standard input and output are joined to one local socket.
 
 ``systemd-stdio-bridge`` is such a program: what reads and writes the socket speaks D-Bus with the host's systemd.
-The local end is one of a socket pair, never a path: nobody else on the controller can connect to it.
+The local end is one of a socket pair, never a path: no other process on the controller can connect to it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Hanging:
 
 
 def closure(unit: str, status_of: Callable[[str], UnitStatus], *, wanted: Callable[[UnitStatus], bool]) -> Hanging:
-    """Return what hangs on a unit, directly or through others, of which ``wanted`` is true (those that run now)."""
+    """Return the dependents of a unit, direct or through others, of which ``wanted`` is true (those that run now)."""
     found: dict[str, UnitStatus] = {}
     triggers: dict[str, UnitStatus] = {}
     level = [status_of(unit)]

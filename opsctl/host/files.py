@@ -1,4 +1,4 @@
-"""Files across a link, whole or not at all, each with its size and sha256 as seen on both sides.
+"""Files across a link, completely or not at all, each with its size and sha256 as seen on both sides.
 
 They cross as the input or output of a small program on the host: the same way with and without sudo, over SSH
 and on this machine. (SFTP has no sudo, and needs a subsystem that hardened hosts switch off.)

@@ -1,4 +1,4 @@
-"""Where a program's own output begins: login shells print greetings before it, and some never start it.
+"""Where a program's own output begins: login shells print text before it, and some never start it.
 
 sshd hands a command to the login shell, whose start files (~/.bashrc, ~/.zshenv, config.fish) may print anything
 on both streams, read the input, or replace the shell. So the program's first act is to write a mark on each stream.
@@ -16,7 +16,7 @@ from opsctl.host.quoting import quote_argv
 # The mark is put together on the host: a shell that prints its commands (set -x) does not print it.
 _BEGIN = 'printf "%s-%s\\n" "$1" "$2"; printf "%s-%s\\n" "$1" "$2" >&2; shift 2; exec "$@"'
 _KEPT = 2000
-"""Bytes of a greeting that are kept for a message."""
+"""Bytes of that text that are kept for a message."""
 
 
 class Frame:
@@ -47,7 +47,7 @@ class Frame:
         return f"the login shell has not started the program{_and_printed(self)}"
 
     @property
-    def greeting(self) -> str:
+    def preamble(self) -> str:
         """What the login shell printed before the program, the newest last."""
         said = b"\n".join(filter(None, (self.stdout.before.strip(), self.stderr.before.strip())))
         return said.decode(errors="replace")
@@ -75,7 +75,7 @@ class Framed:
 def never_begun(where: str, frame: Frame, status: int) -> CommandFailed:
     """Return the error for a login shell that ended, with ``status``, without starting the program."""
     seen = f"it ended with status {status}{_and_printed(frame)}"
-    if status == 127 or "account is" in frame.greeting:
+    if status == 127 or "account is" in frame.preamble:
         return CommandFailed(
             f"{where} runs no programs for this login",
             exit_status=status,
@@ -106,5 +106,5 @@ def waits_for_input(where: str, frame: Frame, seconds: float) -> CommandFailed:
 
 
 def _and_printed(frame: Frame) -> str:
-    said = frame.greeting[-400:]
+    said = frame.preamble[-400:]
     return f"; it printed: {said}" if said else ""

@@ -27,7 +27,7 @@ from opsctl.host.liveness import HeardSocket
 from opsctl.host.ssh_config import Route
 from opsctl.retrying import retrying
 
-# paramiko prints refused channels and dead links to stderr where nobody listens: both reach the person as errors.
+# paramiko prints refused channels and dead links to stderr which no one reads: both reach the person as errors.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 _HANDSHAKES = threading.BoundedSemaphore(4)
@@ -47,7 +47,7 @@ class _Proxy(paramiko.ProxyCommand):  # type: ignore[misc]
 
 
 class _Dropped(HostUnreachable):
-    """sshd closed before it said a word: too many at the door. Another try helps."""
+    """sshd closed before it said a word: too many connections. Another attempt helps."""
 
 
 def open_hops(route: Route, *, deadline: Deadline) -> tuple[list[fabric.Connection], HeardSocket]:
@@ -56,7 +56,7 @@ def open_hops(route: Route, *, deadline: Deadline) -> tuple[list[fabric.Connecti
     Raises HostUnreachable, HostKeyRejected, AuthenticationFailed, UnfitError for a key file that is not there.
     """
     _check_keys(route)
-    for attempt in retrying(_Dropped, deadline=deadline.within(_DROPPED_LIMIT, "a place at the door of sshd")):
+    for attempt in retrying(_Dropped, deadline=deadline.within(_DROPPED_LIMIT, "a free connection of sshd")):
         with attempt:
             hops: list[fabric.Connection] = []
             try:
@@ -194,7 +194,7 @@ class _Policy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
 
 
 class _Agent(paramiko.Agent):  # type: ignore[misc]
-    """The agent at one socket, every step with a limit: paramiko's own waits for ever for an agent that hangs."""
+    """The agent at one socket, every step with a limit: paramiko's own waits without limit for an agent that hangs."""
 
     def __init__(self, path: str, deadline: Deadline) -> None:
         paramiko.agent.AgentSSH.__init__(self)

@@ -25,7 +25,7 @@ from opsctl.host.tls import TlsStream, Trust
 
 CONNECT, READ, WRITE = 10.0, 60.0, 30.0
 TOTAL = 120.0
-"""Seconds for a whole request whose caller gives no deadline."""
+"""Seconds for a request whose caller gives no deadline."""
 _CONNECT_FAILED = 2  # RFC 4254: SSH_OPEN_CONNECT_FAILED
 
 _request = threading.local()

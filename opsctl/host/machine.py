@@ -177,7 +177,7 @@ class ConnectedHost:
         return files.read_file(self.execute, path, where=self.name, deadline=deadline, offset=offset, limit=limit)
 
     def write_file(self, path: str, data: bytes, *, deadline: Deadline, mode: int = 0o644) -> None:
-        """Write whole or not at all. See ``Host.write_file``."""
+        """Write completely or not at all. See ``Host.write_file``."""
         files.write_file(self.execute, path, data, where=self.name, deadline=deadline, mode=mode)
 
     def put(self, local: Path, remote: str, *, deadline: Deadline, mode: int = 0o644) -> FileRecord:

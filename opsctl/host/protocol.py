@@ -219,11 +219,11 @@ class Host(Protocol):
         ...
 
     def put(self, local: Path, remote: str, *, deadline: Deadline, mode: int = 0o644) -> FileRecord:
-        """Copy a file to the host, whole or not at all; the sum is checked there."""
+        """Copy a file to the host, completely or not at all; the sum is checked there."""
         ...
 
     def get(self, remote: str, local: Path, *, deadline: Deadline) -> FileRecord:
-        """Copy a file from the host, whole or not at all. Raises HostError when it changed meanwhile."""
+        """Copy a file from the host, completely or not at all. Raises HostError when it changed meanwhile."""
         ...
 
     def journal(self, unit: str, *, after: str | None, deadline: Deadline, limit: int = 2000) -> JournalBatch:

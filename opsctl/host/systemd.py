@@ -1,7 +1,7 @@
 """systemd over D-Bus. The only module that knows pydbus and GLib.
 
 A bridge (``bridge.py``) brings the host's bus to a local socket; pydbus speaks over it. pydbus introspects
-every object it is asked for and waits for ever by default: here proxies are built from a description that
+every object it is asked for and waits without limit by default: here proxies are built from a description that
 is written down below, every call carries a limit, and a unit is read by one GetAll. A job is awaited by
 JobRemoved, subscribed before the job is asked for: it can end before the reply arrives.
 """

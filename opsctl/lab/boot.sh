@@ -84,6 +84,6 @@ if [ "$LAB_INIT" = sshd ]; then # a host without systemd
   mkdir -p /run/sshd
   init=(/usr/sbin/sshd -D -e)
 fi
-# The wall clock is shared with this machine: nobody in here may set it.
+# The wall clock is shared with this machine: no program in here may set it.
 exec env -i container=lab PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
   setpriv --bounding-set=-sys_time,-sys_module -- "${init[@]}"

@@ -177,7 +177,7 @@ class LabHost:
         namespaces = ["--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--net"]
         clocks = ["--time", "--boottime", str(-uptime), "--monotonic", str(-uptime)]
         with (self.folder / "boot.log").open("wb") as log:
-            # setsid --fork: the host is nobody's child, so it outlives this process and leaves no zombie in it.
+            # setsid --fork: the host has no parent here, so it outlives this process and leaves no zombie in it.
             subprocess.run(
                 ["setsid", "--fork", "unshare", *clocks, *namespaces, "bash", str(_BOOT), "join"],
                 env=environment,

@@ -2,7 +2,7 @@
 
 The bridge is the allocation: ``ip link add`` of a name that exists fails, so two labs that start at once
 cannot take the same number, and no file can be left behind that says otherwise. Its alias holds the lab's
-folder, by which a lab that nobody remembers is found again.
+folder, by which a lab whose owner is gone is found again.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def unplug(index: int, number: int) -> None:
 
 
 def cut(index: int, number: int) -> None:
-    """Pull the cable: nothing gets through, in either direction, and nobody is told."""
+    """Pull the cable: nothing gets through in either direction, and no error is sent."""
     _ip("link", "set", cable(index, number), "down")
 
 

@@ -167,7 +167,7 @@ def _mirror() -> str:
 
 @contextmanager
 def _building(place: Path) -> Iterator[None]:
-    """Hold the lock of one thing in the cache: it is whole, or it is not there."""
+    """Hold the lock of one thing in the cache: it is complete, or it is not there."""
     with place.with_name(place.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

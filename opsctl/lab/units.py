@@ -94,7 +94,7 @@ class Standin:
 
 
 def router(of: Standin, port: int = 9000, *, release: str = "") -> dict[str, SeedFile]:
-    """Return the files of ``vllm-router.service``, which hangs on production by Requires=."""
+    """Return the files of ``vllm-router.service``, which depends on production by Requires=."""
     text = f"""\
 [Unit]
 Description=Router in front of {of.unit}

@@ -29,7 +29,7 @@ _HEAD_START = 0.15  # seconds from the fork to the first request: every child is
 
 @dataclass(frozen=True)
 class Offer:
-    """One round of load. ``bodies`` are whole request bodies, one a request, never used twice.
+    """One round of load. ``bodies`` are request bodies, one a request, never used twice.
 
     Closed loop: ``concurrency`` requests in flight until the bodies, or ``duration`` seconds, are used up.
     Open loop: ``arrivals`` are seconds from the start, one a body.

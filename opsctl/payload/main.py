@@ -54,7 +54,7 @@ def run_stage(
         state, reason = "inconclusive", f"stopped by {cancelled}"
     except PayloadError as error:
         state, reason = "failed", str(error)
-    except Exception as error:  # noqa: BLE001 - the border: whatever it was, the end record must say so
+    except Exception as error:  # noqa: BLE001 - the outermost handler: whatever it was, the end record must say so
         traceback.print_exc()
         state, reason = "failed", f"the payload broke: {type(error).__name__}: {error} (see stderr of the unit)"
     output.environment({"after": environment.gpu_state(), **(sampler.environment() if sampler else {})})

@@ -32,7 +32,7 @@ def utc_now() -> str:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the whole records of a results file; a last line that was cut short is left out."""
+    """Return the complete records of a results file; a last line that was cut short is left out."""
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")

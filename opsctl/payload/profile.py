@@ -1,4 +1,4 @@
-"""profile: windows of steady decode under the server's own profiler, until every rank's file is proven whole.
+"""profile: windows of steady decode under the server's own profiler, until every rank's file is proven complete.
 
 A status 200 proves nothing here: start and stop that fail inside workers are logged and swallowed by the server.
 What counts is N files that parse to their end and hold events.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _POLL = 1.0
 _REQUESTS = 5  # a stream, in a window for which the playbook does not say how many
 _START_LIMIT = 120.0
-_SETTLE = 120.0  # seconds for files to become whole once stop_profile has returned
+_SETTLE = 120.0  # seconds for files to become complete once stop_profile has returned
 
 
 class _Window:
@@ -117,7 +117,7 @@ class _Window:
     def proven(
         self, before: Mapping[str, Seen], plain: Sequence[float], profiled: Sequence[float]
     ) -> tuple[list[Seen], TraceAnalysis]:
-        """Wait until there are N rank files of stable size that are whole; return them and their analysis.
+        """Wait until there are N complete rank files of stable size; return them and their analysis.
 
         Each file is read once: hundreds of megabytes of text take longer than the flush. Raises CellFailed.
         """
@@ -150,7 +150,7 @@ class _Window:
     ) -> tuple[TraceAnalysis | None, list[str]]:
         """Analyse the files here, where they lie; return the analysis and what keeps a file from being proof.
 
-        Raises CellFailed for files that are whole and hold nothing to analyse: waiting would not change that.
+        Raises CellFailed for files that are complete and hold nothing to analyse: waiting would not change that.
         """
         from opsctl import trace
         from opsctl.errors import TraceError
@@ -174,7 +174,7 @@ class _Window:
             problems = [problem for path in paths for problem in check_file(path)]
             if problems:
                 return None, problems
-            msg = f"the rank files are whole, but tell nothing: {'; '.join(error.lines())}"
+            msg = f"the rank files are complete, but hold nothing to analyse: {'; '.join(error.lines())}"
             raise CellFailed(msg) from error
         return analysis, [problem for file in analysis.ranks for problem in _doubts(file)]
 
@@ -279,7 +279,7 @@ def _what_is_missing(files: Sequence[Seen], wanted: int, problems: Sequence[str]
 
 
 def check_file(path: Path) -> list[str]:
-    """Return what keeps a rank file from being proof, each naming the file; empty when it is whole and holds events."""
+    """Return what keeps a rank file from being proof, each naming the file; empty when nothing does."""
     from opsctl import trace
 
     found = trace.verify_file(path)

@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the exchange in flight: whole if its length was *until close*, failed otherwise."""
+        """End the exchange in flight: complete if its length was *until close*, failed otherwise."""
         self.usable = False
         exchange = self._exchange
         if exchange is None:
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         now = time.perf_counter()
         exchange = self._exchange
         if exchange is None:
-            self.close()  # bytes that nobody asked for: never reuse this connection
+            self.close()  # bytes that were not asked for: never reuse this connection
             return
         try:
             self._take(self._pending + data if self._pending else data, exchange, now)

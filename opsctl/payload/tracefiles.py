@@ -1,4 +1,4 @@
-"""Finding the trace files that a profiler wrote, and waiting until they are whole."""
+"""Finding the trace files that a profiler wrote, and waiting until they are complete."""
 
 from __future__ import annotations
 

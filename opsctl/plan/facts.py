@@ -50,7 +50,7 @@ class HostFacts:
     unit_hash: str = ""
     """Of production's unit files as they are on the host."""
     holder: str | None = None
-    """Who holds the host's lease; "" for nobody."""
+    """Who holds the host's lease; "" for no one."""
     refusals: tuple[OpsctlError, ...] = ()
     """Why a run would be refused now, the most important first."""
     notes: tuple[str, ...] = ()

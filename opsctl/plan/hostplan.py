@@ -26,7 +26,7 @@ class Downtime:
 
     @property
     def expected(self) -> Estimate | None:
-        """The whole, or None where a part was never measured."""
+        """The sum, or None where a part was never measured."""
         return None if self.unknown else self.measured
 
 

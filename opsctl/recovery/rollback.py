@@ -1,6 +1,6 @@
 """Production back on a host, from any machine that can reach it, without a journal.
 
-The guard is the one that restores: it needs nobody, and does not stop when this process dies. So rollback makes
+The guard is the one that restores: it needs no controller, and does not stop when this process ends. So rollback makes
 sure that there is a lease with the right terms, breaks it, watches what the guard does, and verifies the end
 with its own eyes. Doing it again does no harm.
 """
@@ -103,7 +103,7 @@ def _arm_for_restore(host: Host, production: ResolvedService, say: Callable[[str
     lease = control.arm(host, terms, deadline=_call(host, "arming", limits.UNIT_JOB))
     say(f"lease {lease.token} armed: the guard restores {production.unit}")
     if production.unit and _wedged(host, production):
-        # The guard would wait for a whole load before it tries anew; what does not answer now is started anew now.
+        # The guard would wait for the limit of a load before it tries again: what does not answer is started anew now.
         say(f"{production.unit} is active and does not answer: stopping it")
         host.fenced_systemd(lease.token).stop(
             production.unit,

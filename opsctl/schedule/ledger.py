@@ -1,6 +1,6 @@
 """The schedules and the outcome of each start: files in the controller's state folder.
 
-A schedule is one JSON file; its starts are JSON Lines beside it, each line written whole.
+A schedule is one JSON file; its starts are JSON Lines beside it, each line written at once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Ledger:
         return self.folder / "running.lock"
 
     def save(self, schedule: Schedule) -> None:
-        """Store a schedule, whole or not at all."""
+        """Store a schedule, completely or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial = self.folder / f".{schedule.name}.partial"
         partial.write_text(schedule.model_dump_json(indent=2), encoding="utf-8")

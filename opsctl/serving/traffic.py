@@ -80,7 +80,7 @@ def _run(systemd: Systemd, host: Host, service: ResolvedService, direction: Dire
     try:
         systemd.start_transient(unit, deadline=limit)
     except JobFailed as error:
-        said = _last_words(host, output)
+        said = _last_line(host, output)
         raise CommandFailed(
             f"traffic {direction} of {service.name} failed",
             exit_status=1,
@@ -96,6 +96,6 @@ def _run(systemd: Systemd, host: Host, service: ResolvedService, direction: Dire
         host.run(["rm", "-f", "--", output], deadline=Deadline(10, "cleaning up"), check=False)
 
 
-def _last_words(host: Host, path: str) -> str:
+def _last_line(host: Host, path: str) -> str:
     said = host.run(["tail", "-c", "400", "--", path], deadline=Deadline(10, "the command's output"), check=False)
     return " ".join(said.text.split())

@@ -19,7 +19,7 @@ class Alarm:
 
     @property
     def worse(self) -> bool | None:
-        """Whether the change is to the bad; None where nobody can say."""
+        """Whether the change is to the bad; None where it is not known."""
         kind = figure_kind(self.series.key.stage, self.series.key.name)
         return None if kind is None else kind.worse(self.change.relative)
 

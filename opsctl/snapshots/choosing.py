@@ -24,7 +24,7 @@ def compare_all(
 ) -> list[Comparison]:
     """Compare every service that both sides have; ``a`` None is the history's baseline of each.
 
-    Raises UnfitError where there is nothing to compare, or where two were not measured alike and nobody asked
+    Raises UnfitError where there is nothing to compare, or where two were not measured alike and it was not asked
     to compare them anyway: the differences are listed.
     """
     pairs: list[Comparison] = []

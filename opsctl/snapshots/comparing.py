@@ -53,7 +53,7 @@ class MetricComparison(_Model):
     change_high: float | None = None
     verdict: Verdict = Verdict.UNKNOWN
     better: bool | None = None
-    """Whether the difference that was shown is to the good; None where none was shown, or nobody can say."""
+    """Whether the difference that was shown is to the good; None where none was shown, or it is not known."""
     noise: str = ""
 
 

@@ -117,7 +117,7 @@ class History:
     def snapshots(
         self, *, run: str | None = None, host: str | None = None, service: str | None = None, since: str | None = None
     ) -> list[Snapshot]:
-        """Return whole snapshots, the oldest first."""
+        """Return snapshots with all their figures, the oldest first."""
         where, values = _conditions(run=run, host=host, service=service, since=since)
         with self._guarded("cannot be read"):
             rows = self._db.execute(f"SELECT * FROM snapshots{where} ORDER BY time, id", values).fetchall()  # noqa: S608

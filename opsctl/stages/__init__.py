@@ -34,7 +34,7 @@ STAGES: Final[dict[str, Stage]] = {
 def figure_kind(stage: str, figure: str) -> FigureKind | None:
     """Return what is known of a figure; None where it is none of the history's.
 
-    A stage that this version does not have (an older run's) keeps its figures, of which nobody knows more.
+    A stage that this version does not have (an older run's) keeps its figures, of which no more is known.
     """
     kinds = STAGES[stage].figures if stage in STAGES else (FigureKind("*"),)
     return next((kind for kind in kinds if kind.fits(figure)), None)

@@ -104,7 +104,7 @@ class StageContext(Place):
     """All that a stage may know when it plans."""
 
     gpus: int | None = None
-    """GPUs that were seen on the host; None: nobody looked, or they could not be counted."""
+    """GPUs that were seen on the host; None: not looked for, or they could not be counted."""
     run: str
     step: str
     folder: str

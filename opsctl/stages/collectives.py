@@ -178,7 +178,7 @@ class CollectivesStage(Stage):
     )
 
     def problems(self, options: Collectives, places: Sequence[Place]) -> Iterable[tuple[str, str]]:
-        """Yield what cannot be measured: GPUs in use, unknown collectives, ranks that nobody counted."""
+        """Yield what cannot be measured: GPUs in use, unknown collectives, a number of ranks that is not known."""
         yield from positive("tokens", options.tokens)
         yield from only_of("ops", options.ops, OPS)
         if options.backend != "gloo":

@@ -163,7 +163,7 @@ def _rows(cell: Cell, environment: Mapping[str, Any]) -> list[dict[str, Any]]:
             expected = data_sheet(str(model))
         elif cell.id.endswith("pinned") and index < len(links):
             expected = links[index]
-            # More than PCIe can carry: the GPU hangs on another link (NVLink-C2C), and nothing is known of it.
+            # More than PCIe can carry: the GPU is attached by another link (NVLink-C2C), and nothing is known of it.
             expected = None if expected is not None and found.value > expected else expected
         rows.append(
             {"test": cell.id, "gpu": index, "model": str(model), "bandwidth": found.value, "expected": expected}

@@ -1,4 +1,4 @@
-"""Stage profile: traces of steady decode, each rank's file proven whole, analysed where it lies."""
+"""Stage profile: traces of steady decode, each rank's file proven complete, analysed on the host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REQUEST_LIMIT = 600.0
 
 
 class Profile(Model):
-    """Capture torch.profiler traces of steady decode, and verify that they are whole."""
+    """Capture torch.profiler traces of steady decode, and verify that they are complete."""
 
     warmup_requests: int = Field(default=3, ge=0)
     """Requests before the profiler is switched on."""

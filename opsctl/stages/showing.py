@@ -16,7 +16,7 @@ class FigureKind:
 
     names: str
     better: Literal["lower", "higher", ""] = ""
-    """"": nobody can say."""
+    """"": not known."""
     headline: bool = False
     """Shown before someone asks for all."""
     watched: Literal["lowest load", "highest load", ""] = ""
@@ -27,7 +27,7 @@ class FigureKind:
         return fnmatchcase(name, self.names)
 
     def worse(self, change: float) -> bool | None:
-        """Whether a change (b - a, of any scale) is to the bad; None where nobody can say, or nothing changed."""
+        """Whether a change (b - a, of any scale) is to the bad; None where that is not known, or nothing changed."""
         if not self.better or not change:
             return None
         return (change > 0) is (self.better == "lower")

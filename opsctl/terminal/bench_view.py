@@ -23,7 +23,7 @@ from opsctl.stages.vllm_format import vllm_document
 if TYPE_CHECKING:
     from rich.status import Status
 
-_WIDTH = 160  # columns, where nobody watches
+_WIDTH = 160  # columns, where output is no terminal
 _PLAIN = Rendering("", "", (Column("Cell", axes=("id",)),))
 
 

@@ -1,4 +1,4 @@
-"""Showing a run as it goes: a live picture on a terminal, plain lines in a log."""
+"""A run as it goes: a view that is drawn anew on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PlainLines:
 
 
 class LiveView:
-    """A picture that is drawn anew twice a second from the journal, with ephemeral progress over it.
+    """A view that is drawn anew twice a second from the journal, with ephemeral progress over it.
 
     Drawing happens in a thread of its own: a slow terminal (SSH) must not slow the campaign down.
     """
@@ -78,7 +78,7 @@ class LiveView:
             )
 
     def close(self) -> None:
-        """Draw the last picture and leave it standing."""
+        """Draw the last state and leave it on the screen."""
         if not self._started:
             return
         self._stop.set()

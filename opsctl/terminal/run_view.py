@@ -1,4 +1,4 @@
-"""A run as a picture for the terminal: the live view and ``opsctl status`` draw the same one, from a RunRecord.
+"""A run as rich text for the terminal, from a RunRecord: for the live view and for ``opsctl status``.
 
 Readable in 80 columns and without colour: each state has a sign and a word of its own.
 """

@@ -107,7 +107,7 @@ class Heads(dict[bytes, int]):
         category = (match["cat"] or b"").decode("utf-8", "replace")
         name, valid = name_text(match["name"])
         role = role_of(match["ph"].decode("latin-1"), category, name)
-        # Heads that never come again (a name of its own for every event) are not remembered for ever.
+        # Heads that never come again (a name of its own for every event) are not kept.
         remembered = len(self) < _MOST_HEADS
         number = len(self.role)
         if role in self.columns.roles:

@@ -75,7 +75,7 @@ def test_it_holds_the_lease_beyond_its_ttl(site: Site, beating: Beating) -> None
     assert control.holds(site.host, lease.token, deadline=Deadline(10, "holds"))
     assert len(renewed) >= 3
     assert all(0 < seconds <= 4 for seconds in renewed)
-    assert "restores production in" in heartbeat.last_words()
+    assert "restores production in" in heartbeat.when_the_guard_acts()
 
 
 def test_stop_ends_its_thread_and_connection_and_leaves_the_lease(site: Site, beating: Beating) -> None:
@@ -114,7 +114,7 @@ def test_waking_up_late_asks_the_host_before_anything_else(site: Site, beating: 
     with pytest.raises(LeaseLost, match="closed by guard at 20") as caught:
         heartbeat.check()
     assert "lease closed by guard" in "\n".join(caught.value.lines())
-    assert "closed by guard" in heartbeat.last_words()
+    assert "closed by guard" in heartbeat.when_the_guard_acts()
 
 
 def test_waking_up_to_a_lease_that_still_holds_goes_on(beating: Beating) -> None:
@@ -144,7 +144,7 @@ def test_a_silent_guard_is_said_once_and_the_restore_may_go_on(site: Site, beati
     renewed.clear()
     assert renewed.wait(20)
     until(lambda: heartbeat._silent is not None, 10, "a renewal that sees it")
-    with pytest.raises(GuardSilent, match="nobody would restore"):
+    with pytest.raises(GuardSilent, match="would not be restored"):
         heartbeat.check()
     site.lab.write_file("/run/opsctl/tick", f"1 {now} x\n")
     assert not heartbeat.lost

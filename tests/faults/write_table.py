@@ -23,14 +23,14 @@ Each cell was run for real: `opsctl run` drives a short campaign against a lab h
 cable, the stand-in server without torch, loading for {load:g} s), is frozen at the instant at which it enters the
 state, and the fault is done. A lease lives {ttl:g} s. In every cell, whatever the fault, the following was checked:
 
-- production is active and **answers a completion**, and nobody holds the host any more, within the bound
+- production is active and **answers a completion**, and the host is no longer held, within the bound
   (ttl + stop + load + 30 s = {bound:g} s; where the campaign itself goes on, its own time on top);
 - at most one service ever held the GPUs: the stand-in takes an exclusive lock and records every breach;
 - nothing that was verified is lost from the journal;
 - the exit status is one of those that are true for the cell, and so are the last words: where they say that production
   serves, a completion at that very moment says so too.
 
-Each cell shows the exit status, who brought production back (C the controller, G the guard, – nobody had to), and the
+Each cell shows the exit status, who brought production back (C the controller, G the guard, – not needed), and the
 seconds from the fault until all was at rest. **FAILED** is a broken promise, *not run* says nothing.
 
 """

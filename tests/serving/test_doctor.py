@@ -68,7 +68,7 @@ def test_a_fit_host_passes(
         f"version of {UNIT}": Verdict.OK,
         f"settings of {UNIT}": Verdict.OK,
         f"stop limit of {UNIT}": Verdict.OK,
-        f"what hangs on {UNIT}": Verdict.OK,
+        f"dependents of {UNIT}": Verdict.OK,
         f"port 8000 of {Standin().unit}": Verdict.OK,
         f"load time of {Standin().unit}": Verdict.OK,
         "tools": Verdict.OK,
@@ -90,7 +90,7 @@ def test_what_makes_a_unit_unfit_is_named(
         assert checks[f"{name} of {UNIT}"].hint
     assert "never reaches its start limit" in checks[f"Restart of {UNIT}"].reason
     assert "infinity" in checks[f"stop limit of {UNIT}"].reason
-    assert "vllm-router.service" in checks[f"what hangs on {UNIT}"].reason
+    assert "vllm-router.service" in checks[f"dependents of {UNIT}"].reason
     fresh_lab_host.exec("pkill", "-f", "standin/holder.py")
 
 

@@ -119,7 +119,7 @@ def serve(argv: list[str]) -> int:
 async def _serve_then_exit(settings: Settings, faults: Faults, executor: Executor) -> int:
     status = await _serve(settings, faults, executor)
     executor.close()
-    # The engine's thread may sit in a step or a flush that never ends: nobody waits for it, as in vLLM.
+    # The engine's thread may sit in a step or a flush that never ends: it is not waited for, as in vLLM.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -69,7 +69,7 @@ class LoadFaults:
     core: logs.Speaker = field(default_factory=logs.api_server)
 
     def before_shard(self, number: int) -> None:
-        """Stop for ever, or die, if this is the shard."""
+        """Block without end, or exit, if this is the shard."""
         if self.faults.value("stuck-at-shard") == number:
             _for_ever()
         if self.faults.value("dies-at-shard") == number:
@@ -81,7 +81,7 @@ class LoadFaults:
             )
 
     def after_shards(self) -> None:
-        """Stop for ever if the fault comes after the last shard."""
+        """Block without end if the fault comes after the last shard."""
         if "stuck-after-load" in self.faults:
             self.worker.say(
                 "shm_broadcast.py:681",

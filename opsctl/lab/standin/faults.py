@@ -15,13 +15,13 @@ from pathlib import Path
 
 FAULTS: dict[str, tuple[float | None, str]] = {
     # name: (default value, or None where it takes none; what happens)
-    "stuck-at-shard": (3, "the load stops for ever at this shard"),
+    "stuck-at-shard": (3, "the load stops at this shard and never goes on"),
     "dies-at-shard": (3, "the load dies at this shard, as of a transient fault"),
-    "stuck-after-load": (None, "silence for ever after 100 % of the shards"),
+    "stuck-after-load": (None, "no further line after 100 % of the shards"),
     "out-of-memory": (None, "the load dies for want of GPU memory"),
     "bad-arguments": (None, "the server refuses its command line at once"),
     "dies-after": (1, "the engine dies this many seconds after it was ready"),
-    "healthy-but-dead": (None, "/health answers 200, completions hang for ever"),
+    "healthy-but-dead": (None, "/health answers 200, completions never end"),
     "dead-after": (1, "healthy-but-dead from this many seconds after it was ready"),
     "no-tokens": (None, "completions answer 200 and hold no token"),
     "failing-completions": (None, "completions answer 500"),

@@ -27,7 +27,7 @@ class GpuConfig:
 
     ``release_seconds`` is how long memory stays after its process is gone. ``list_processes`` false: the process
     list is empty while memory is held, as inside containers. ``hang``: every call hangs. ``broken``: the driver
-    does not answer. ``stuck_mib``: memory that nobody holds and nobody frees.
+    does not answer. ``stuck_mib``: memory that no process holds and that is not freed.
     """
 
     count: int = 2
@@ -53,7 +53,7 @@ class GpuConfig:
 
 @dataclass(frozen=True)
 class Occupant:
-    """Who holds a GPU. ``pid`` 0: nobody, the memory is only not free yet."""
+    """Who holds a GPU. ``pid`` 0: no process, the memory is only not free yet."""
 
     pid: int
     name: str

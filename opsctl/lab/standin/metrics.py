@@ -55,7 +55,7 @@ class Metrics:
         self._histograms[name].observe(value)
 
     def text(self) -> str:
-        """Return the whole page."""
+        """Return the page."""
         lines: list[str] = []
         for name in _GAUGES:
             lines += [f"# TYPE vllm:{name} gauge", f"vllm:{name}{{{self._labels}}} {self._numbers[name]}"]

@@ -1,4 +1,4 @@
-"""A router in front of a server: what production's users talk to, and what hangs on production by ``Requires=``.
+"""A router in front of a server: what production's users talk to, and a dependent of production by ``Requires=``.
 
 ``python -m opsctl.lab.standin.router LISTEN_PORT SERVER_PORT``
 """
@@ -20,7 +20,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def serve(listen: int, server: int) -> None:
-    """Forward every connection, for ever."""
+    """Forward every connection, until the process is ended."""
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

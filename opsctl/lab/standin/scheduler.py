@@ -74,7 +74,7 @@ class Scheduler:
             request.dropped = True
 
     async def run(self) -> None:
-        """Step for ever; on the engine's death, end every request and say so."""
+        """Run steps without end; when the engine fails, end every request with an error."""
         loop = asyncio.get_running_loop()
         while True:
             if not self._waiting and not self._running:

@@ -1,7 +1,7 @@
 """Trace files as vLLM names and writes them: real ones come from torch, these are for the engine without it.
 
 A synthetic trace holds what a reader looks for: step markers, 1 + 2 × layers all-reduces and one all-gather a step,
-some operators, and the instant that closes a whole file.
+some operators, and the instant that closes a complete file.
 """
 
 from __future__ import annotations

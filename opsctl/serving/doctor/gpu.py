@@ -34,7 +34,7 @@ def judge_gpus(
 ) -> list[Check]:
     """Judge a reading. ``processes`` are its own, with their units; ``ours`` are globs of units that may hold GPUs."""
     if reading.absent:
-        return [unknown("gpus", reading.problem, "without it nobody can tell whether the GPUs are free after a stop")]
+        return [unknown("gpus", reading.problem, "without it, it is not known whether the GPUs are free after a stop")]
     if not reading.known:
         hint = "the GPU gate between stop and start could not open: mend the driver first (dmesg, reboot)"
         return [stop("gpus", reading.problem, hint)]
@@ -166,7 +166,9 @@ def _modes(gpus: Sequence[Gpu]) -> Check:
     found = [(gpu, "MIG is on") for gpu in gpus if gpu.values.get("mig.mode.current") == "Enabled"]
     found += [(gpu, "persistence mode is off") for gpu in gpus if gpu.values.get("persistence_mode") == "Disabled"]
     if found:
-        return warning("gpu modes", _each(gpus, found), "nvidia-smi -pm 1; MIG splits what a server wants whole")
+        return warning(
+            "gpu modes", _each(gpus, found), "nvidia-smi -pm 1; MIG splits a GPU that a server wants for itself"
+        )
     return ok("gpu modes", "persistence on, MIG off")
 
 

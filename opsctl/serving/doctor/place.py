@@ -19,7 +19,7 @@ LEAST = 1 << 30
 
 @dataclass(frozen=True)
 class Space:
-    """Free and whole bytes of a path's file system."""
+    """Free and total bytes of a path's file system."""
 
     path: str
     mount: str

@@ -170,7 +170,7 @@ def _endless_restarts(status: UnitStatus) -> str:
     if restart not in {"always", "on-failure", "on-abnormal"} or interval is None or burst is None:
         return ""
     if not interval or not burst or pause * burst >= interval:
-        return f"Restart={restart} every {pause / 1e6:g} s never reaches its start limit: a crash loop goes on for ever"
+        return f"Restart={restart} every {pause / 1e6:g} s never reaches its start limit: a crash loop never ends"
     return ""
 
 
@@ -211,9 +211,9 @@ def _dependents_of(service: ResolvedService, status: UnitStatus) -> Check:
     services = [unit for unit in hung if not unit.endswith(".target")]
     if services:
         return warning(
-            f"what hangs on {service.unit}", f"{', '.join(services)} stop with it and are brought back with it"
+            f"dependents of {service.unit}", f"{', '.join(services)} stop with it and are brought back with it"
         )
-    return ok(f"what hangs on {service.unit}", "no unit requires it")
+    return ok(f"dependents of {service.unit}", "no unit requires it")
 
 
 def _profiled(service: ResolvedService, status: UnitStatus, argv: Sequence[str]) -> list[Check]:

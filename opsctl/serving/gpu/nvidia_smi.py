@@ -1,6 +1,6 @@
 """What nvidia-smi says, parsed (or, for AMD's GPUs, what the kernel says); and who holds a GPU, by process and unit.
 
-nvidia-smi may be absent, may hang for ever in the driver, may not know a field, and inside containers its
+nvidia-smi may be absent, may hang without end in the driver, may not know a field, and inside containers its
 list of processes can be empty while memory is held. Each of these is an answer of its own, never "free".
 """
 

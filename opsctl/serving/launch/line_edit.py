@@ -190,7 +190,7 @@ def _config(
             f"the file of --config cannot be read, so it is not known whether it sets {', '.join(sorted(gone))}",
             seen=path,
             where=where,
-            hint="name it by its whole path, or write the flags out on the command line",
+            hint="name it by its absolute path, or write the flags out on the command line",
         )
     found = [name for name in config_file.names_of(text) if _name(name, engine) in gone]
     if not found:

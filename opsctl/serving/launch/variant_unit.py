@@ -134,7 +134,7 @@ def environment_text(env: Mapping[str, str]) -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a variable's name says that its value is nobody's business."""
+    """Return whether a variable's name says that its value is secret."""
     return _SECRET.search(name) is not None
 
 

@@ -130,7 +130,7 @@ class Load:
             self._watch_end()
             return self._watch_http() and self._proven()
         except DeadlineExceeded:
-            # A reading that the end of the whole wait cut short: what the wait has seen says more.
+            # A reading that the end of the wait cut short: what the wait has seen says more.
             if self._deadline.remaining() < 1.0:
                 pause(1.0, deadline=self._deadline, cancelled=self._cancelled, what=self._what)
                 self._check_deadline()
