@@ -214,6 +214,14 @@ def test_the_picture_of_the_house_has_every_room_and_no_other() -> None:
     assert len(page.splitlines()) <= 100
 
 
+@pytest.mark.parametrize("room", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))
+def test_each_room_says_what_it_is_for_and_what_may_not_enter(room: str) -> None:
+    said = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text())) or ""
+    purpose, _, border = said.partition("\n")
+    assert purpose.endswith((".", ":"))
+    assert re.search(r"\b(only|never|no|neither|nothing|not)\b", border, re.IGNORECASE), border
+
+
 def test_each_path_of_the_house_exists() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     named = set(re.findall(r"`((?:[a-z_]+/)+[\w.-]*|[a-z_]+\.(?:py|toml))`", page.replace("NAME", "vllm")))

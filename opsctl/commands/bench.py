@@ -90,7 +90,7 @@ def _run(
 ) -> None:
     """Run a stage, show its result, and leave with its exit code."""
     from opsctl.commands.terminal import Terminal
-    from opsctl.stages.locally import local_context, read_model_config
+    from opsctl.stages.local_run import local_context, read_model_config
     from opsctl.stages.modelchoice import KIMI
     from opsctl.terminal.bench_view import show, vllm_json, watch
 
@@ -128,7 +128,7 @@ def step(
     opsctl bench step 'gemm: {model: kimi-k2.5, tokens: [1, 8]}' --python /opt/vllm/bin/python
     """
     from opsctl.playbook.loading import read_step
-    from opsctl.stages.locally import find_server
+    from opsctl.stages.local_run import find_server
 
     stage, options = read_step(written)
     server = find_server(url, model, api_key_file) if url else None
@@ -258,7 +258,7 @@ def serving(
     opsctl bench serving --request-rate 4 --duration 60s --slo ttft=2s --slo tpot=0.05s --format vllm
     """
     from opsctl.commands.bench_arguments import parse_slo
-    from opsctl.stages.locally import find_server
+    from opsctl.stages.local_run import find_server
 
     server = find_server(url, model, api_key_file)
     options = _options(

@@ -29,7 +29,7 @@ def install(host: HostName, inventory: InventoryPath = _INVENTORY, json: AsJson 
 
       opsctl guard install kimi
     """
-    from opsctl.commands.guarded import each_host, print_views
+    from opsctl.commands.lease_views import each_host, print_views
     from opsctl.deadline import Deadline
     from opsctl.host.guard import control
     from opsctl.host.protocol import Host
@@ -51,7 +51,7 @@ def uninstall(host: HostName, inventory: InventoryPath = _INVENTORY, json: AsJso
 
       opsctl guard uninstall kimi
     """
-    from opsctl.commands.guarded import each_host, print_views
+    from opsctl.commands.lease_views import each_host, print_views
     from opsctl.deadline import Deadline
     from opsctl.host.guard import control
     from opsctl.host.protocol import Host
@@ -71,7 +71,7 @@ def show(host: HostName, inventory: InventoryPath = _INVENTORY, json: AsJson = F
 
       opsctl guard show kimi
     """
-    from opsctl.commands.guarded import each_host, print_views
+    from opsctl.commands.lease_views import each_host, print_views
     from opsctl.host.guard import control
 
     views = each_host(host, inventory, lambda reached, deadline: control.show(reached, deadline=deadline))

@@ -30,7 +30,7 @@ def show(host: HostName, inventory: InventoryPath = _INVENTORY, json: AsJson = F
 
       opsctl lease show fleet --json
     """
-    from opsctl.commands.guarded import each_host, print_views
+    from opsctl.commands.lease_views import each_host, print_views
     from opsctl.host.guard import control
 
     views = each_host(host, inventory, lambda reached, deadline: control.show(reached, deadline=deadline))
@@ -55,7 +55,7 @@ def break_(
 
       opsctl lease break kimi
     """
-    from opsctl.commands.guarded import each_host, print_views
+    from opsctl.commands.lease_views import each_host, print_views
     from opsctl.deadline import Deadline
     from opsctl.host.guard import control
     from opsctl.host.protocol import Host

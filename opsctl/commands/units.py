@@ -124,7 +124,7 @@ def _derived(
     """Yield each variant of each host, derived; the connection stands until the next is asked for."""
     from opsctl.deadline import Deadline
     from opsctl.serving.launch import variants
-    from opsctl.serving.observing import observe
+    from opsctl.serving.observation import observe
 
     for loaded, reached, service in _wanted(host, services, inventory, change=change):
         limit = Deadline(_CALL, f"deriving {service.name}")

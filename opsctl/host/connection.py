@@ -15,7 +15,7 @@ import paramiko
 from opsctl.deadline import Deadline
 from opsctl.errors import OpsctlError
 from opsctl.host.bridge import ChannelBridge, StderrFilter
-from opsctl.host.cutoff import cut_at
+from opsctl.host.call_limit import cut_at
 from opsctl.host.error_mapping import link_lost, ssh_errors
 from opsctl.host.framing import Frame, never_begun, waits_for_input
 from opsctl.host.handshake import close_hop, open_hops

@@ -20,7 +20,7 @@ import paramiko
 
 from opsctl.deadline import Deadline
 from opsctl.errors import AuthenticationFailed, DeadlineExceeded, HostUnreachable, OpsctlError, UnfitError
-from opsctl.host.cutoff import cut_at
+from opsctl.host.call_limit import cut_at
 from opsctl.host.identities import is_public, public_half
 from opsctl.host.known_hosts import HostKeys
 from opsctl.host.liveness import HeardSocket

@@ -21,7 +21,7 @@ from gi.repository import Gio, GLib
 from opsctl.deadline import Deadline
 from opsctl.errors import HostError, JobFailed, LeaseLost, OpsctlError, UnfitError
 from opsctl.host.bridge import Bridge, BridgeEnd
-from opsctl.host.cutoff import cut_at
+from opsctl.host.call_limit import cut_at
 from opsctl.host.error_mapping import bus_error, link_lost
 from opsctl.host.guard import GuardExit
 from opsctl.host.protocol import JobOutcome, TransientUnit, UnitStatus

@@ -12,11 +12,11 @@ from dataclasses import asdict
 from typing import Any
 
 from opsctl.payload.errors import CellFailed, PayloadError
+from opsctl.payload.idle_wait import Disturbed, NeverQuiet, QuietWatch
 from opsctl.payload.latency import RoundResult, figures, measure_round, series, summarise
 from opsctl.payload.load import Load, Offer, offer_load, poisson_arrivals
 from opsctl.payload.output import Output
 from opsctl.payload.prompts import PromptSource
-from opsctl.payload.quiet import Disturbed, NeverQuiet, QuietWatch
 from opsctl.payload.server import Server
 from opsctl.payload.serving_spec import CellSpec, Metrics, Spec
 from opsctl.payload.statistics import figure

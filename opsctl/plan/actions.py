@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from opsctl.plan.facts import Estimate
 from opsctl.playbook.resolved import ResolvedService
-from opsctl.quantities import format_duration
+from opsctl.quantities import counted, format_duration
 from opsctl.results import Cell
 from opsctl.stages.base import StageContext
 
@@ -321,11 +321,6 @@ class Release(Action):
 
     def _says(self) -> str:
         return "Release the lease."
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _extent(cells: tuple[Cell, ...]) -> str:

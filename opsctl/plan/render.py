@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from opsctl.errors import ExitCode, OpsctlError
-from opsctl.plan.actions import Action, AwaitReady, Branch, Measure, counted
+from opsctl.plan.actions import Action, AwaitReady, Branch, Measure
 from opsctl.plan.costs import say_estimate
 from opsctl.plan.facts import Estimate
 from opsctl.plan.hostplan import HostPlan, Plan
-from opsctl.quantities import format_duration
+from opsctl.quantities import counted, format_duration
 
 
 class Line(NamedTuple):

@@ -15,7 +15,7 @@ from opsctl.report.numbers import digits, seconds_between
 from opsctl.report.reading import Placed
 from opsctl.report.traces import TraceReading
 from opsctl.results import Figure
-from opsctl.stages.showing import LineChart
+from opsctl.stages.rendering import LineChart
 
 # Okabe and Ito's palette, without its black and yellow: told apart by people with any colour vision, on both papers.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6D31", "#7F7F7F")

@@ -20,7 +20,7 @@ from opsctl.results import Evidence
 from opsctl.serving.load.progress import LoadProgress
 from opsctl.serving.load.stalls import StallLimits
 from opsctl.serving.load.waiting import Load
-from opsctl.serving.observing import Serving, ServingState, observe
+from opsctl.serving.observation import Serving, ServingState, observe
 from opsctl.serving.probing import ProbeOutcome, ServerProbe, not_ready, request_limit
 from opsctl.serving.unitstate import active_seconds, active_status, describe_unit
 from opsctl.serving.waits import CALL_LIMIT, evidence, never, pause

@@ -1,4 +1,7 @@
-"""Snapshots of every run's figures, their history, comparison and change points. Pure, beside one SQLite file."""
+"""Snapshots of every run's figures, their history, comparison and change points.
+
+Pure, beside one SQLite file: run records in, figures and differences out. Knows no host, and prints nothing.
+"""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from opsctl.stages.command import CommandStage
 from opsctl.stages.gemm import GemmStage
 from opsctl.stages.gpu_check import GpuCheckStage
 from opsctl.stages.profile import ProfileStage
+from opsctl.stages.rendering import FigureKind
 from opsctl.stages.serving_benchmark import ServingBenchmarkStage
-from opsctl.stages.showing import FigureKind
 
 #: In the order in which reports show them.
 STAGES: Final[dict[str, Stage]] = {

@@ -25,7 +25,7 @@ from opsctl.options import Model
 from opsctl.payload.records import Spec
 from opsctl.results import Cell, StepResult
 from opsctl.stages.judging import judge_records
-from opsctl.stages.showing import FigureKind, Rendering, ResultTable
+from opsctl.stages.rendering import FigureKind, Rendering, ResultTable
 
 NOTHING = "nothing"
 

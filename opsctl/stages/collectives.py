@@ -17,7 +17,7 @@ from opsctl.stages.advice import advise
 from opsctl.stages.base import Invocation, Place, Stage, StageContext, needs_free_gpus, only_of, positive
 from opsctl.stages.modelchoice import model_shapes
 from opsctl.stages.models import ModelShapes
-from opsctl.stages.showing import Column, FigureKind, LineChart, Rendering
+from opsctl.stages.rendering import Column, FigureKind, LineChart, Rendering
 from opsctl.stages.topology import parse_topology
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")

@@ -16,7 +16,7 @@ from opsctl.stages.base import Invocation, Place, Stage, StageContext, needs_fre
 from opsctl.stages.gemm_sums import step_sums
 from opsctl.stages.modelchoice import KIMI, model_shapes
 from opsctl.stages.models import DenseOp, ExpertsOp, ModelShapes
-from opsctl.stages.showing import Column, FigureKind, LineChart, Rendering, ResultTable
+from opsctl.stages.rendering import Column, FigureKind, LineChart, Rendering, ResultTable
 
 #: By weight format, the kernels that may be there; the first is what vLLM runs.
 _KERNELS = {"bf16": ("torch",), "w4a16": ("marlin", "int4pack")}

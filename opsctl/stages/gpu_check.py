@@ -14,7 +14,7 @@ from opsctl.payload.gpu_check import MOVED, Spec
 from opsctl.quantities import Duration, Size
 from opsctl.results import Cell, State, StepResult
 from opsctl.stages.base import Invocation, Place, Stage, StageContext, needs_free_gpus
-from opsctl.stages.showing import Column, FigureKind, Rendering, ResultTable
+from opsctl.stages.rendering import Column, FigureKind, Rendering, ResultTable
 
 #: Memory bandwidth in GB/s by the vendor's data sheets; the first that stands in a GPU's name counts.
 DATA_SHEET = {

@@ -13,7 +13,7 @@ from opsctl.payload.serving_spec import CellSpec, Metrics, QuietSpec, Spec
 from opsctl.quantities import Duration
 from opsctl.results import Cell, State, StepResult
 from opsctl.stages.base import Invocation, Place, Stage, StageContext, needs_server, only_of, positive, served
-from opsctl.stages.showing import Column, FigureKind, LineChart, Rendering
+from opsctl.stages.rendering import Column, FigureKind, LineChart, Rendering
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 _LOAD = ("concurrency", "request_rate")

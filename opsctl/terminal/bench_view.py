@@ -16,8 +16,8 @@ from opsctl.report.sections.measured import cell_table, result_tables
 from opsctl.results import State, StepResult
 from opsctl.stages import STAGES
 from opsctl.stages.base import StageContext
-from opsctl.stages.locally import run_here
-from opsctl.stages.showing import Column, Rendering
+from opsctl.stages.local_run import run_here
+from opsctl.stages.rendering import Column, Rendering
 from opsctl.stages.vllm_format import vllm_document
 
 if TYPE_CHECKING:

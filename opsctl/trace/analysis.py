@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from opsctl.errors import TraceError
-from opsctl.trace.across import Team, clock_offsets, match_ranks, odd_clocks
 from opsctl.trace.clock import Tpot, beside_the_clock
 from opsctl.trace.document import RankFile, TraceAnalysis
 from opsctl.trace.figures import ratio, us
 from opsctl.trace.folders import trace_files
 from opsctl.trace.names import coordinates_text
 from opsctl.trace.rank import RankResult
+from opsctl.trace.rank_alignment import Team, clock_offsets, match_ranks, odd_clocks
 from opsctl.trace.tables import (
     category_rows,
     collective_rows,

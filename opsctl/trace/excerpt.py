@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.errors import TraceError
-from opsctl.trace.across import clock_offsets, match_ranks
 from opsctl.trace.decode import GAP, LIKELY_GAP
 from opsctl.trace.events import Role, role_of
 from opsctl.trace.folders import trace_files
 from opsctl.trace.inflate import Source
 from opsctl.trace.rank import RankResult
+from opsctl.trace.rank_alignment import clock_offsets, match_ranks
 from opsctl.trace.reading import EVENTS_BEGIN, read_file
 from opsctl.trace.text import nanoseconds
 from opsctl.trace.workers import analyse_files

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opsctl.trace.asked import asked_operations
 from opsctl.trace.categories import Categories, default_categories
+from opsctl.trace.collective_kind import asked_operations
 from opsctl.trace.document import Phase
 from opsctl.trace.events import Columns, Message
 from opsctl.trace.grouping import differ, extents, pick, totals, totals_of_pairs, where_equal, where_known

@@ -71,7 +71,6 @@ class _Reader:
         self.begun = False
         self.bare_array = False
         self.layout = ""
-        self.oversized = False
         self.decoder = Decoder(columns, categories.is_collective)
         self.scanner = scan.Scanner(columns, categories.is_collective) if scan.available() else None
 
@@ -162,7 +161,7 @@ class _Reader:
     def _limit(self) -> None:
         """Give up on an event that is longer than any real one, so that memory stays bounded."""
         if len(self.pending) > _LONGEST_EVENT:
-            self.pending, self.oversized = self.pending[-4096:], True
+            self.pending = self.pending[-4096:]
             self.columns.unreadable += 1
 
 

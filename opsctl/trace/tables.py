@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from opsctl.trace.across import Skew, Team, skew_of
 from opsctl.trace.categories import COMMUNICATION, OTHER
 from opsctl.trace.document import (
     Batch,
@@ -22,6 +21,7 @@ from opsctl.trace.events import Message
 from opsctl.trace.figures import deviation, ratio, spread, us
 from opsctl.trace.intervals import Occupancy
 from opsctl.trace.rank import CollectiveCalls, KernelRow, RankResult
+from opsctl.trace.rank_alignment import Skew, Team, skew_of
 from opsctl.trace.steps import Step
 
 _ENOUGH_STEPS = 10

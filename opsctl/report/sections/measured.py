@@ -13,7 +13,7 @@ from opsctl.report.sections.overview import state
 from opsctl.results import Cell, StepResult
 from opsctl.stages import STAGES
 from opsctl.stages.base import Stage
-from opsctl.stages.showing import Column, Rendering
+from opsctl.stages.rendering import Column, Rendering
 
 STATISTICS = ("mean", "std", "p50", "p90", "p95", "p99")
 

@@ -22,7 +22,7 @@ from opsctl.serving.launch.line import Launch, NotSeen
 from opsctl.serving.launch.processes import Process, container_processes, engines_among, unit_processes
 from opsctl.serving.launch.recognise import engine_of
 from opsctl.serving.launch.unit_line import launch_of
-from opsctl.serving.observing import observe
+from opsctl.serving.observation import observe
 
 LIMIT = 15.0
 """Seconds for one reading."""

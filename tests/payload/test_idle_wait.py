@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.payload.idle_wait import Disturbed, NeverQuiet, QuietWatch
 from opsctl.payload.output import Output, read_records
-from opsctl.payload.quiet import Disturbed, NeverQuiet, QuietWatch
 from opsctl.payload.server import Server
 from opsctl.payload.serving_spec import Metrics, QuietSpec
 from opsctl.playbook.models import HostEntry

@@ -7,7 +7,7 @@ import pytest
 
 from opsctl.deadline import Deadline
 from opsctl.errors import DeadlineExceeded
-from opsctl.host.cutoff import cut_at
+from opsctl.host.call_limit import cut_at
 
 
 def test_a_call_without_a_limit_is_cut() -> None:
