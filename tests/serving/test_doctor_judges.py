@@ -212,7 +212,7 @@ def test_a_healthy_unit_passes_everything() -> None:
         ("stop limit", {"properties": {"TimeoutStopUSec": FOREVER}}, Verdict.WARNING),
         ("stop limit", {"properties": {"TimeoutStopUSec": 900_000_000}}, Verdict.WARNING),
         ("stop limit", {"properties": {"TimeoutStopUSec": 5_000_000}}, Verdict.WARNING),
-        ("dependents of", {"required_by": ("router.service", "multi-user.target")}, Verdict.WARNING),
+        ("dependents", {"required_by": ("router.service", "multi-user.target")}, Verdict.WARNING),
         ("profiler", {"exec_start": ((*ARGV, "--profiler-config", "{}"),)}, Verdict.WARNING),
         (
             "max_iterations",
