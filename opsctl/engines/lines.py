@@ -48,7 +48,7 @@ LONGEST = 4000
 # With the escape, as syslog spells it (#033), or without one, as logs are pasted.
 _ANSI = re.compile(r"(?:\x1b|#033)\[[0-9;?]*[ -/]*[@-~]|\[\d{1,2}(?:;\d{1,3})*m(?![\d:\]<])")
 _PREFIXES = (
-    # docker and podman compose: `vllm-1  | `, `[vllm]     | `; pm2: `0|vllm  | `; kubectl --prefix: `[pod/vllm-0/server] `
+    # compose of docker, podman: `vllm-1  | `, `[vllm]     | `; pm2: `0|vllm  | `; kubectl: `[pod/vllm-0/server] `
     re.compile(r"(?:\d+\|)?(?:[\w.-]+|\[[\w.-]+\])\s+\| (?=\S)"),
     re.compile(r"\[pod/[^\]]+\]\s*"),
     # Akash, foreman: `[vllm]: `
