@@ -174,7 +174,7 @@ def _unpack(text: str) -> str:
     if not isinstance(record, dict):
         return ""
     if isinstance(record.get("log"), str):
-        return record["log"].strip()
+        return str(record["log"]).strip()
     inner = record["fields"] if isinstance(record.get("fields"), dict) else {}
     said = record.get("message") or record.get("msg") or record.get("event") or inner.get("message")
     level = str(record.get("level") or record.get("levelname") or record.get("severity") or "INFO").upper()

@@ -56,6 +56,8 @@ class Judge:
         self._rows = table(*tables)
         self._causes: list[FatalLine] = []
         self._exceptions: list[FatalLine] = []
+        self.last = ""
+        """The last line that speaks of an end."""
         self.suggestion: FatalLine | None = None
         """The last line after which no server was seen to go on."""
 
@@ -68,7 +70,9 @@ class Judge:
             known = _EXCEPTION.match(line.text) is not None and not _is_harmless(line, self._rows)
             if known and len(self._exceptions) < self.KEPT:
                 self._exceptions.append(FatalLine(*_UNKNOWN, line=line.text, when=when))
+            self.last = line.text if known else self.last
             return known
+        self.last = line.text
         fatal = FatalLine(cause.name, cause.advice, not cause.lasting, line.text, when, cause.ends, line.pid)
         if cause.kind != "echo" and (len(self._causes) < self.KEPT or cause.ends):
             self._causes = [*self._causes[: self.KEPT - 1], fatal]
