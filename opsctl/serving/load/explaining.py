@@ -42,6 +42,8 @@ class Explanation:
     movements: tuple[Movement, ...]
     state: str
     """Where the load stood at the end of the log."""
+    eta: float | None
+    """Seconds that the bar which moved last would have needed; None without one, or once it is full."""
     cause: FatalLine | None
     quoted: tuple[str, ...]
 
@@ -80,6 +82,7 @@ def explain(text: str, engine: Engine | None = None) -> Explanation:
         phases=tuple(state.seconds_by_phase),
         movements=tuple(movements),
         state=state.text,
+        eta=state.eta,
         cause=finding,
         quoted=parser.judge.quoted(),
     )
