@@ -104,7 +104,7 @@ _HEADS = (
         r"\[?(?P<letter>[IWEFV])(?P<glog>\d{4} \d\d:\d\d:\d\d)\.\d+ +\d+ (?P<logger>\S+?):\d+\] (?:\[\d+/\d+\] )?"
     ),
     # llama.cpp with --log-timestamps: `0.00.342.123 I `
-    re.compile(r"\d+\.\d\d\.\d{3}\.\d{3} (?P<letter>[IWED]) "),
+    re.compile(r"(?P<llama>\d+\.\d\d)\.\d{3}\.\d{3} (?P<letter>[IWED]) "),
     # SGLang: `[2026-01-05 10:00:12 TP4] `, then sometimes a level
     re.compile(rf"\[(?P<iso>\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d)[^\]]*\] (?:{_WORD}: +)?"),
     # NCCL: `gpu1:200:200 [0] NCCL INFO `
@@ -190,6 +190,9 @@ def _time(groups: dict[str, str | None]) -> float | None:
         ("trt", "%m/%d/%Y-%H:%M:%S", ""),
         ("short", "%Y %b %d %H:%M:%S", "2000 "),
     )
+    if since := groups.get("llama"):  # minutes and seconds since the start
+        minutes, _, seconds = since.partition(".")
+        return 60.0 * int(minutes) + int(seconds)
     for name, pattern, year in formats:
         if written := groups.get(name):
             try:
