@@ -226,8 +226,13 @@ def model(host: Host, argv: Sequence[str], deadline: Deadline) -> tuple[ModelFil
     script = """
 grep MemAvailable /proc/meminfo | tr -dc '0-9'; echo
 [ -e "$1" ] || exit 0
-[ -r "$1" ] && [ -x "$1" ] || { echo unreadable; exit 0; }
-set -- "$1"/*.safetensors "$1"/*.bin "$1"/*.gguf
+[ -r "$1" ] || { echo unreadable; exit 0; }
+if [ -d "$1" ]; then
+  [ -x "$1" ] || { echo unreadable; exit 0; }
+  set -- "$1"/*.safetensors "$1"/*.bin "$1"/*.gguf
+else # llama.cpp is given a file: the model, or the first of its parts
+  case $1 in *-00001-of-*.gguf) set -- "${1%-00001-of-*}"-[0-9]*-of-*.gguf ;; esac
+fi
 for file; do
   [ -e "$file" ] || continue
   [ -r "$file" ] || { echo unreadable; exit 0; }
