@@ -27,7 +27,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 _FENCE = re.compile(
     r"(?:<!-- (?P<mark>run[a-z ]*) -->\n)?^```(?P<language>[a-z]*)\n(?P<body>.*?)^```", re.MULTILINE | re.DOTALL
 )
-_INLINE = re.compile(r"`opsctl ([a-z]+)(?: ([a-z]+))?[^`]*`")
+_INLINE = re.compile(r"`opsctl ([a-z-]+)(?: ([a-z]+))?[^`]*`")
 _SHELLS = {"console", "bash", "sh", "shell"}
 
 

@@ -12,6 +12,7 @@ from opsctl.errors import UnfitError
 
 _WORDS = {
     "serves": "the server came up",
+    "stopped": "the server was told to stop; nothing before that says that it failed",
     "ends": "the server ended, or was about to",
     "loading": "the load goes on, or the log ends before it is decided",
 }
@@ -42,7 +43,7 @@ def explain_log(
     if engine is not None and engine not in ENGINES:
         raise typer.BadParameter(f"{engine}: one of {', '.join(ENGINES)}", param_hint="--engine")
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8", errors="replace")
+        text = sys.stdin.read() if str(file) == "-" else _read(file)
     except OSError as error:
         raise UnfitError(f"{file} cannot be read", seen=error.strerror or str(error)) from error
     said = explain(text, ENGINES[engine] if engine else None)
@@ -58,9 +59,15 @@ def explain_log(
         print(f"  … {len(said.movements) - _SHOWN} more (--json shows all)")
     print(f"at the end  {said.state}")
     print(f"verdict  {_WORDS[said.verdict]}")
-    if said.cause is not None and said.verdict != "serves":
+    if said.cause is not None and said.verdict in {"ends", "loading"}:
         again = "another attempt can help" if said.cause.transient else "another attempt does not help"
-        print(f"cause   {said.cause.name} ({again})")
+        print(f"{'cause' if said.verdict == 'ends' else 'cause, if it died'}   {said.cause.name} ({again})")
         for line in said.quoted:
             print(f"  | {line}")
         print(f"hint    {said.cause.advice}")
+
+
+def _read(file: Path) -> str:
+    """Return a log as it was written: the carriage returns of its progress bars are no lines of their own."""
+    with file.open(encoding="utf-8", errors="replace", newline="") as opened:
+        return opened.read()

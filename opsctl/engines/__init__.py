@@ -11,9 +11,11 @@ from dataclasses import fields
 
 from opsctl.engines.base import Engine, Launch, Routes
 from opsctl.engines.llama_cpp import LlamaCpp
+from opsctl.engines.lmdeploy import LmDeploy
 from opsctl.engines.sglang import Sglang
 from opsctl.engines.standin import Standin
 from opsctl.engines.tensorrt_llm import TensorRtLlm
+from opsctl.engines.tgi import Tgi
 from opsctl.engines.vllm import Vllm
 
 __all__ = ["DEFAULT", "ENGINES", "Engine", "Launch", "entrypoint_of", "recognise", "routes_of_all"]
@@ -26,6 +28,8 @@ ENGINES: Mapping[str, Engine] = {
         Standin(),
         LlamaCpp(),
         TensorRtLlm(),
+        Tgi(),
+        LmDeploy(),
     )
 }
 """Every engine by the name that the inventory uses."""

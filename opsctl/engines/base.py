@@ -213,6 +213,6 @@ def _python_of(command: Sequence[str]) -> str | None:
         path = PurePosixPath(word)
         if path.is_absolute() and path.name.startswith("python"):
             return word
-    # The program is the last word, or the last but one before its subcommand; before it stand wrappers.
-    program = next((path for word in command[-1:-3:-1] if (path := PurePosixPath(word)).is_absolute()), None)
-    return str(program.parent / "python") if program else None
+    # The program is the last word but for its subcommands; before it stand wrappers.
+    words = [PurePosixPath(word) for word in command if word not in {"serve", "api_server"}]
+    return str(words[-1].parent / "python") if words and words[-1].is_absolute() else None

@@ -1,4 +1,4 @@
-"""llama.cpp's server: ``llama-server`` and its Python binding's ``llama_cpp.server``. From sources b4200 to b7600.
+"""llama.cpp's server: ``llama-server`` and its Python binding's ``llama_cpp.server``. From sources b4200 to b11549.
 
 It has no torch profiler, so a profile step is refused. While it loads, every route answers 503; ``/metrics`` is
 there only with ``--metrics``; the served name is ``--alias``, else the path as given.
@@ -43,9 +43,13 @@ class LlamaCpp(Engine):
         waiting=("llamacpp:requests_deferred",),
     )
     marks = (
-        mark(LoadPhase.ENGINE_INIT, "configuration read", r"^build: \d+ \(|^system_info: n_threads"),
         mark(
-            LoadPhase.WEIGHTS, "weights begin", r"srv +load_model: loading model|^llama_model_loader: loaded meta data"
+            LoadPhase.ENGINE_INIT,
+            "configuration read",
+            r"^build: \d+ \(|^system_info: n_threads|^srv +init: build_info: ",
+        ),
+        mark(
+            LoadPhase.WEIGHTS, "weights begin", r"srv +load_model: loading model |^llama_model_loader: loaded meta data"
         ),
         mark(LoadPhase.WEIGHTS, "tensors are read", r"^load_tensors: (?:loading model tensors|offload)"),
         mark(
@@ -58,12 +62,12 @@ class LlamaCpp(Engine):
         mark(
             LoadPhase.AFTER_WEIGHTS,
             "model loaded",
-            r"^main: model loaded|srv +(?:init|load_model): initializing.* slots",
+            r"^main: model loaded|^srv +init: model loaded|^srv +(?:init|load_model): initializing.*slots",
         ),
         mark(
             LoadPhase.HTTP_UP,
             "HTTP server answers",
-            r"^main: server is listening on|^srv +update_slots: all slots are idle",
+            r"^main: server is listening on|^srv +init: listening on http|^srv +update_slots: all slots are idle",
         ),
         *UVICORN,
     )

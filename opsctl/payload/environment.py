@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 _LIMIT = 20.0  # seconds; with a broken driver nvidia-smi never returns
 
-#: Asked for one at a time where the driver refuses the whole list (a field it does not know refuses all).
+#: A driver that does not know one of them refuses the whole list: it is asked again without that one.
 GPU_FIELDS = (
     "index",
     "uuid",
@@ -33,6 +34,9 @@ GPU_FIELDS = (
     "pcie.link.width.current",
     "persistence_mode",
 )
+#: Fields that older drivers call otherwise.
+_OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
+_INVALID_FIELD = re.compile(r'Field "([^"]+)" is not a valid field')
 # The bits of clocks_event_reasons.active (nvml.h, nvmlClocksEventReason*).
 _REASONS = {
     0x1: "idle",
@@ -105,16 +109,25 @@ def parse_gpu_query(text: str, fields: tuple[str, ...] = GPU_FIELDS) -> list[dic
 
 
 def gpu_state() -> dict[str, Any]:
-    """Return ``{"gpus": [...]}`` as nvidia-smi gives them now, or ``{"gpus": [], "problem": why}``."""
-    fields: tuple[str, ...] = GPU_FIELDS
-    text, why = run_tool("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
-    if text is None and "not a valid field" in why:
-        # Older drivers call it clocks_throttle_reasons, and one unknown field refuses the whole query.
-        fields = tuple(field for field in GPU_FIELDS if not field.startswith("clocks_event"))
-        text, why = run_tool("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
+    """Return ``{"gpus": [...]}`` as nvidia-smi gives them now, or ``{"gpus": [], "problem": why}``.
+
+    ``unknown`` lists the fields that this driver does not know; they are not in the GPUs.
+    """
+    asked = {field: field for field in GPU_FIELDS}
+    while True:
+        text, why = run_tool("nvidia-smi", f"--query-gpu={','.join(asked.values())}", "--format=csv,noheader,nounits")
+        refused = _INVALID_FIELD.search(why) if text is None else None
+        field = next((field for field, name in asked.items() if refused and name == refused[1]), None)
+        if field is None:
+            break
+        if asked[field] == field and field in _OLD_NAMES:
+            asked[field] = _OLD_NAMES[field]
+        else:
+            del asked[field]
     if text is None:
         return {"gpus": [], "problem": why}
-    return {"gpus": parse_gpu_query(text, fields)}
+    unknown = [field for field in GPU_FIELDS if field not in asked]
+    return {"gpus": parse_gpu_query(text, tuple(asked)), **({"unknown": unknown} if unknown else {})}
 
 
 def _versions(packages: Sequence[str]) -> dict[str, str]:

@@ -173,6 +173,27 @@ def test_the_gpus_memory_is_waited_for(site: Site) -> None:
     site.assert_restored()
 
 
+def test_a_gpu_that_does_not_say_its_memory_is_judged_by_who_has_it_open(site: Site) -> None:
+    """Unified memory, MIG, no permission: what the controller does (serving/gpu), the guard does."""
+    smi = "#!/bin/sh\ncase $1 in --query-compute-apps*) ;; *) echo '[N/A]' ;; esac\n"
+    site.lab.write_file("/usr/local/bin/nvidia-smi", smi, 0o755)
+    script = "mknod /dev/nvidia0 c 1 3; exec 3</dev/nvidia0; while [ ! -e /var/tmp/free ]; do sleep 0.2; done"
+    site.lab.exec("systemd-run", "--unit=holder", "sh", "-c", script)
+    site.service = site.service.model_copy(update={"stop": site.service.stop.model_copy(update={"gpu_limit": 300.0})})
+    lease = site.arm(site.terms(ttl=SHORT))
+    site.variant(lease.token)
+    until(lambda: site.field("phase") == "gpu", 20, "the wait for the GPUs", seen=site.log)
+    until(
+        lambda: "GPUs open" in site.lab.exec("cat", "/run/opsctl/gpu.seen", check=False).stdout,
+        10,
+        "a probe that says no",
+    )
+    assert not site.active()
+    site.lab.write_file("/var/tmp/free", "")
+    site.await_closed()
+    site.assert_restored()
+
+
 def test_a_variant_that_refuses_to_die(site: Site) -> None:
     """It ignores SIGTERM and its unit would wait for ten minutes: the slice is killed after the stop limit."""
     lease = site.arm(site.terms(ttl=SHORT))

@@ -6,6 +6,7 @@ from opsctl.payload.environment import (
     GPU_FIELDS,
     allowed_variables,
     describe,
+    gpu_state,
     parse_gpu_query,
     run_tool,
     throttle_reasons,
@@ -76,6 +77,32 @@ def test_a_tool_that_fails_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     _, why = run_tool("nvidia-smi", "--query-gpu=bogus")
     assert "status 2" in why
     assert "not a valid field" in why
+
+
+REFUSES = """#!/bin/sh
+for field in clocks.max.sm clocks_event_reasons.active persistence_mode; do
+  case ,${1#--query-gpu=}, in
+  *,$field,*) echo "Field \\"$field\\" is not a valid field to query." && exit 2 ;;
+  esac
+done
+fields=${1#--query-gpu=}
+echo "$fields" | sed 's/[^,]*/7/g; s/,/, /g'
+"""
+
+
+def test_a_field_that_the_driver_does_not_know_loses_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(REFUSES)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    state = gpu_state()
+    assert state["unknown"] == ["clocks.max.sm", "persistence_mode"]
+    (gpu,) = state["gpus"]
+    assert gpu["memory.used"] == "7"
+    assert gpu["throttle"] == ["idle", "application clocks", "power cap"], "under the older driver's name"
+    assert "problem" not in state
 
 
 def test_without_a_gpu_the_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,14 @@ def test_too_few_and_mixed_cards() -> None:
     assert gpu_check("gpus", gpu(0), gpu(1, name="NVIDIA H100")).verdict is Verdict.WARNING
 
 
+@pytest.mark.parametrize(("all_seen", "verdict"), [(True, Verdict.WARNING), (False, Verdict.STOP)])
+def test_what_could_not_be_judged_after_a_stop_is_refused_before_it(all_seen: bool, verdict: Verdict) -> None:
+    silent = GpuReading((gpu(memory__used="absent"),))
+    check = judge_gpus(silent, (), ours=(), ranks=1, all_seen=all_seen)[1]
+    assert (check.name, check.verdict) == ("gpu memory", verdict)
+    assert all_seen or "become: true" in check.hint
+
+
 def test_a_tool_that_is_not_there_is_unknown_and_one_that_hangs_stops() -> None:
     (absent,) = judge_gpus(GpuReading(problem="there is none", absent=True), (), ours=(), ranks=None)
     (hangs,) = judge_gpus(GpuReading(problem="it hangs"), (), ours=(), ranks=None)

@@ -62,7 +62,9 @@ def examine(
         ours = [*(service.unit for service in services), "opsctl-*", *scopes]
         holding = sorted({process.unit for process in seen.processes if container_scope(process.unit)})
         return [
-            *judge_gpus(seen.reading, seen.processes, ours=ours, ranks=ranks, kill_foreign=kill_foreign),
+            *judge_gpus(
+                seen.reading, seen.processes, ours=ours, ranks=ranks, kill_foreign=kill_foreign, all_seen=seen.all_seen
+            ),
             *([judge_topology(looking.topology(host, deadline), len(seen.reading.gpus))] if seen.reading.gpus else []),
             *judge_reloads(looking.device_rules(host, holding, deadline)),
         ]

@@ -31,8 +31,12 @@ def judge_gpus(
     ours: Iterable[str],
     ranks: int | None,
     kill_foreign: bool = False,
+    all_seen: bool = True,
 ) -> list[Check]:
-    """Judge a reading. ``processes`` are its own, with their units; ``ours`` are globs of units that may hold GPUs."""
+    """Judge a reading. ``processes`` are its own, with their units; ``ours`` are globs of units that may hold GPUs.
+
+    ``all_seen`` False: who has a GPU's device open is not shown to this login.
+    """
     if reading.absent:
         return [unknown("gpus", reading.problem, "without it, it is not known whether the GPUs are free after a stop")]
     if not reading.known:
@@ -40,7 +44,7 @@ def judge_gpus(
         return [stop("gpus", reading.problem, hint)]
     return [
         _inventory(reading.gpus, ranks),
-        _memory(reading),
+        _memory(reading, all_seen=all_seen),
         _processes(processes, tuple(ours), kill_foreign=kill_foreign),
         _power_cap(reading.gpus),
         _lazy(reading.gpus),
@@ -61,13 +65,16 @@ def _inventory(gpus: Sequence[Gpu], ranks: int | None) -> Check:
     return ok("gpus", seen)
 
 
-def _memory(reading: GpuReading) -> Check:
+def _memory(reading: GpuReading, *, all_seen: bool) -> Check:
     if reading.faults:
         return stop("gpu memory", reading.faults, "nvidia-smi --gpu-reset, or a reboot: no server could start on it")
     silent = [gpu for gpu in reading.gpus if gpu.memory_used is None]
     if silent:
-        hint = "whether they are free is judged by processes: log in as root, or with become, to see those of others"
-        return warning("gpu memory", f"not given by {_each(reading.gpus, [(gpu, gpu.name) for gpu in silent])}", hint)
+        seen = f"not given by {_each(reading.gpus, [(gpu, gpu.name) for gpu in silent])}"
+        if not all_seen:
+            hint = "whether they are free could not be judged after a stop: log in as root, or set `become: true`"
+            return stop("gpu memory", f"{seen}, and others' processes are not shown to this login", hint)
+        return warning("gpu memory", seen, "whether they are free is judged by the processes that have them open")
     return ok("gpu memory", "given by every GPU")
 
 

@@ -17,7 +17,7 @@ from opsctl.serving.doctor.gpu import parse_topology
 from opsctl.serving.doctor.place import Listener, ModelFiles, Space, parse_df, parse_ss
 from opsctl.serving.doctor.reloads import DeviceRules, parse_rules
 from opsctl.serving.doctor.unit import UnitFacts
-from opsctl.serving.gpu.nvidia_smi import GpuProcess, GpuReading, identify, read_gpus, unit_of
+from opsctl.serving.gpu.nvidia_smi import GpuProcess, GpuReading, device_holders, identify, read_gpus, unit_of
 from opsctl.serving.launch.line import Launch, NotSeen
 from opsctl.serving.launch.processes import Process, container_processes, engines_among, unit_processes
 from opsctl.serving.launch.recognise import engine_of
@@ -34,14 +34,25 @@ class GpusSeen:
 
     reading: GpuReading
     processes: tuple[GpuProcess, ...]
+    all_seen: bool = True
+    """False: a GPU does not say its memory, and who has it open is not shown to this login either."""
 
 
 def gpus(host: Host, deadline: Deadline) -> GpusSeen:
-    """Read every GPU and who holds it. A process that /proc does not show keeps its bare pid."""
+    """Read every GPU and who holds it. A process that /proc does not show keeps its bare pid.
+
+    Where a GPU does not say its memory, those that have its device open count, as they do at the gate.
+    """
     reading = read_gpus(host, deadline=deadline)
     named = identify(host, reading.processes, deadline=deadline)
+    all_seen = True
+    if any(gpu.memory_used is None for gpu in reading.gpus):
+        listed = {process.pid for process in named}
+        named = (*named, *(one for one in device_holders(host, deadline=deadline) if one.pid not in listed))
+        all_seen = (_text(host, ["id", "-u"], deadline) or "").strip() == "0"
     shown = {process.pid for process in named}
-    return GpusSeen(reading, (*named, *(one for one in reading.processes if one.pid not in shown)))
+    processes = (*named, *(one for one in reading.processes if one.pid not in shown))
+    return GpusSeen(reading, processes, all_seen)
 
 
 def container_scopes(
@@ -226,8 +237,13 @@ def model(host: Host, argv: Sequence[str], deadline: Deadline) -> tuple[ModelFil
     script = """
 grep MemAvailable /proc/meminfo | tr -dc '0-9'; echo
 [ -e "$1" ] || exit 0
-[ -r "$1" ] && [ -x "$1" ] || { echo unreadable; exit 0; }
-set -- "$1"/*.safetensors "$1"/*.bin "$1"/*.gguf
+[ -r "$1" ] || { echo unreadable; exit 0; }
+if [ -d "$1" ]; then
+  [ -x "$1" ] || { echo unreadable; exit 0; }
+  set -- "$1"/*.safetensors "$1"/*.bin "$1"/*.gguf
+else # llama.cpp is given a file: the model, or the first of its parts
+  case $1 in *-00001-of-*.gguf) set -- "${1%-00001-of-*}"-[0-9]*-of-*.gguf ;; esac
+fi
 for file; do
   [ -e "$file" ] || continue
   [ -r "$file" ] || { echo unreadable; exit 0; }

@@ -1,4 +1,4 @@
-"""What nvidia-smi says, parsed (or, for AMD's GPUs, what the kernel says); and who holds a GPU, by process and unit.
+"""What nvidia-smi says, parsed (of AMD's and Intel's GPUs the kernel's word), and who holds a GPU, by process and unit.
 
 nvidia-smi may be absent, may hang without end in the driver, may not know a field, and inside containers its
 list of processes can be empty while memory is held. Each of these is an answer of its own, never "free".
@@ -201,7 +201,7 @@ def _read(host: Host, deadline: Deadline, fields: Sequence[str], then: str) -> G
             return GpuReading(problem=f"nvidia-smi gave no answer within {limit.seconds:.3g} s: the driver may hang")
         text = said.text
         if said.exit_status == 127:
-            return read_amd(host, deadline=deadline)
+            return read_others(host, deadline=deadline)
         if (unknown := invalid_field(text)) in wanted:
             renamed = [OLD_NAMES.get(name, "") if name == unknown else name for name in wanted]
             wanted = [name for name in renamed if name]
@@ -225,13 +225,15 @@ def _parse_both(text: str, fields: Sequence[str]) -> GpuReading:
     return GpuReading(gpus, parse_processes(second))
 
 
-# Index, PCI address, and bytes of each card; then the processes that the compute driver knows.
-_AMD = """
+# Index, PCI address, and bytes of each card (AMD; Intel's driver xe gives none); then AMD's compute processes.
+_OTHERS = """
 for device in /sys/class/drm/card[0-9]*/device; do
-  [ -r "$device/mem_info_vram_used" ] || continue
   at=$(readlink -f "$device"); card=${device%/device}; card=${card##*/card}
   case $card in *[!0-9]*) continue ;; esac
-  echo "$card ${at##*/} $(cat "$device/mem_info_vram_total") $(cat "$device/mem_info_vram_used")"
+  if [ -r "$device/mem_info_vram_used" ]; then
+    echo "$card ${at##*/} $(cat "$device/mem_info_vram_total") $(cat "$device/mem_info_vram_used")"
+  else case $(readlink -f "$device/driver") in */xe) echo "$card ${at##*/} - -" ;; esac
+  fi
 done
 echo --
 ls /sys/class/kfd/kfd/proc 2>/dev/null
@@ -239,22 +241,24 @@ exit 0
 """
 
 
-def read_amd(host: Host, *, deadline: Deadline) -> GpuReading:
-    """Read AMD's GPUs and their compute processes from sysfs: that needs none of their tools. Absent: there is none."""
+def read_others(host: Host, *, deadline: Deadline) -> GpuReading:
+    """Read AMD's and Intel's GPUs from sysfs: that needs none of their tools. Absent: there is none."""
     limit = deadline.within(SMI_LIMIT, "reading the GPUs from sysfs")
-    return parse_amd(host.run(["sh", "-c", _AMD], deadline=limit, check=False, become=False).text)
+    return parse_others(host.run(["sh", "-c", _OTHERS], deadline=limit, check=False, become=False).text)
 
 
-def parse_amd(text: str) -> GpuReading:
-    """Return what the lines of cards, and of pids after ``--``, say."""
+def parse_others(text: str) -> GpuReading:
+    """Return what the lines of cards, and of pids after ``--``, say. A card without bytes does not say its memory."""
     cards, _, pids = text.partition("--")
     gpus = []
     for line in cards.splitlines():
         index, address, total, used = line.split()
-        mib = {"memory.total": str(int(total) >> 20), "memory.used": str(int(used) >> 20)}
-        gpus.append(Gpu(int(index), address, {"index": index, "uuid": address, "name": "AMD GPU", **mib}))
+        known = {"memory.total": total, "memory.used": used}
+        mib = {field: str(int(count) >> 20) for field, count in known.items() if count.isdigit()}
+        name = "AMD GPU" if mib else "Intel GPU"
+        gpus.append(Gpu(int(index), address, {"index": index, "uuid": address, "name": name, **mib}))
     if not gpus:
-        return GpuReading(problem="there is no nvidia-smi on the host, and no AMD GPU", absent=True)
+        return GpuReading(problem="there is no nvidia-smi on the host, and no GPU of AMD or Intel", absent=True)
     return GpuReading(tuple(gpus), tuple(GpuProcess(int(pid)) for pid in pids.split() if pid.isdigit()))
 
 

@@ -12,6 +12,7 @@ WINDOW = 8
 _BAR = re.compile(
     r"(?P<label>.*?):?\s*\b\d+%(?: Completed)?\s*\|(?:[^|]*\|)?\s*"
     r"(?P<done>\d+(?:\.\d+)?)(?P<unit>[kMGT]?)i?B?/(?P<total>\d+(?:\.\d+)?)(?P<of>[kMGT]?)i?B? \["
+    r"(?:[\d:]+<(?P<left>\d+(?::\d\d)+))?"
 )
 _FACTOR = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -23,6 +24,8 @@ class Bar:
     label: str
     total: float
     done: float = -1.0
+    left: float | None = None
+    """Seconds until the end, as the bar says itself."""
     updates: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     @property
@@ -35,8 +38,10 @@ class Bar:
 
     @property
     def eta(self) -> float | None:
-        """Seconds until the end, at that rate."""
-        return (self.total - self.done) / self.rate if self.rate else None
+        """Seconds until the end, at that rate, or as the bar says where no rate is known. None once it is full."""
+        if self.done >= self.total:
+            return None
+        return (self.total - self.done) / self.rate if self.rate else self.left
 
     @property
     def text(self) -> str:
@@ -68,5 +73,16 @@ class Bars:
         if done <= bar.done and not again:
             return bar, False
         bar.done = done
+        bar.left = _seconds(match["left"])
         bar.updates.append((when, done))
         return bar, True
+
+
+def _seconds(clock: str | None) -> float | None:
+    """Return the seconds of ``1:02:03``."""
+    if clock is None:
+        return None
+    seconds = 0.0
+    for part in clock.split(":"):
+        seconds = 60 * seconds + int(part)
+    return seconds

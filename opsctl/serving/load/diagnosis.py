@@ -32,12 +32,18 @@ _EXCEPTION = re.compile(r"(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt): \S
 _UNKNOWN = ("an exception that opsctl does not know", "read the traceback: journalctl -u UNIT", True)
 
 
-def match_line(line: Line, rows: Table) -> Cause | None:
-    """Return the row that a line of the server belongs to, or None for a line that means nothing bad."""
+def match_line(line: Line, rows: Table) -> tuple[Cause, ...]:
+    """Return the rows that a line of the server belongs to: none for a line that means nothing bad.
+
+    One, or two where an echo quotes in the same line what it is the echo of.
+    """
     if _is_harmless(line, rows):
-        return None
+        return ()
     bare = unquoted(line.text)
-    return next((cause for cause in rows.causes if cause.pattern.search(bare)), None)
+    found = [cause for cause in rows.causes if cause.pattern.search(bare)]
+    echo = next((cause for cause in found if cause.kind == "echo"), None)
+    other = next((cause for cause in found if cause.kind != "echo"), None)
+    return tuple(cause for cause in (echo, other) if cause is not None)
 
 
 def _is_harmless(line: Line, rows: Table) -> bool:
@@ -56,6 +62,8 @@ class Judge:
         self._rows = table(*tables)
         self._causes: list[FatalLine] = []
         self._exceptions: list[FatalLine] = []
+        self.last = ""
+        """The last line that speaks of an end."""
         self.suggestion: FatalLine | None = None
         """The last line after which no server was seen to go on."""
 
@@ -63,17 +71,20 @@ class Judge:
         """Take one line of the log; return whether it says nothing of progress: it speaks of an end, or is noise."""
         if any(row.logger.search(line.logger) and row.pattern.search(line.text) for row in self._rows.harmless):
             return True
-        cause = match_line(line, self._rows)
-        if cause is None:
+        causes = match_line(line, self._rows)
+        if not causes:
             known = _EXCEPTION.match(line.text) is not None and not _is_harmless(line, self._rows)
             if known and len(self._exceptions) < self.KEPT:
                 self._exceptions.append(FatalLine(*_UNKNOWN, line=line.text, when=when))
+            self.last = line.text if known else self.last
             return known
-        fatal = FatalLine(cause.name, cause.advice, not cause.lasting, line.text, when, cause.ends, line.pid)
-        if cause.kind != "echo" and (len(self._causes) < self.KEPT or cause.ends):
-            self._causes = [*self._causes[: self.KEPT - 1], fatal]
-        if cause.ends:
-            self.suggestion = fatal
+        self.last = line.text
+        for cause in causes:
+            fatal = FatalLine(cause.name, cause.advice, not cause.lasting, line.text, when, cause.ends, line.pid)
+            if cause.kind != "echo" and (len(self._causes) < self.KEPT or cause.ends):
+                self._causes = [*self._causes[: self.KEPT - 1], fatal]
+            if cause.ends:
+                self.suggestion = fatal
         return True
 
     def refute(self) -> None:

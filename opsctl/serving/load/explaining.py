@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +12,12 @@ from opsctl.engines.phases import LoadPhase
 from opsctl.serving.load.diagnosis import FatalLine
 from opsctl.serving.load.progress import LoadParser
 
-Verdict = Literal["serves", "ends", "loading"]
+Verdict = Literal["serves", "stopped", "ends", "loading"]
+
+_STOP = re.compile(
+    r"^Shutting down$|\[shutdown\] .*(?:shutdown triggered|signal=SIGTERM)|(?:SIGTERM|SIGINT|signal) received\b"
+)
+"""What a server logs that was told to stop; the errors after it are those of a stop."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class Explanation:
     movements: tuple[Movement, ...]
     state: str
     """Where the load stood at the end of the log."""
+    eta: float | None
+    """Seconds that the bar which moved last would have needed; None without one, or once it is full."""
     cause: FatalLine | None
     quoted: tuple[str, ...]
 
@@ -47,9 +55,14 @@ def explain(text: str, engine: Engine | None = None) -> Explanation:
     parser = LoadParser(0.0, chosen)
     first: float | None = None
     when = 0.0
+    stopped = False
     movements: list[Movement] = []
     for number, part in lines:
-        stamp = parse(part).time
+        line = parse(part)
+        if _STOP.search(line.text) and parser.judge.suggestion is None:
+            stopped = True
+            break
+        stamp = line.time
         if stamp is not None:
             first = stamp if first is None else first
             when = max(when, stamp - first)
@@ -59,18 +72,26 @@ def explain(text: str, engine: Engine | None = None) -> Explanation:
         if state.last_mark != before:
             movements.append(Movement(number, None if first is None else when, state.phase, state.last_mark))
     state = parser.state
-    suggested = parser.judge.suggestion is not None
-    serving = state.phase.rank >= LoadPhase.HTTP_UP.rank and not suggested
+    finding = parser.judge.finding()
+    # A log whose last words are a cause or an exception is that of a server that died of it.
+    died = finding is not None and bool(lines) and parser.judge.last == parse(lines[-1][1]).text
     return Explanation(
         engine=chosen.name,
-        verdict="ends" if suggested else "serves" if serving else "loading",
+        verdict=_verdict(state.phase, stopped=stopped, ended=died or parser.judge.suggestion is not None),
         version=state.version,
         phases=tuple(state.seconds_by_phase),
         movements=tuple(movements),
         state=state.text,
-        cause=parser.judge.finding(),
+        eta=state.eta,
+        cause=finding,
         quoted=parser.judge.quoted(),
     )
+
+
+def _verdict(phase: LoadPhase, *, stopped: bool, ended: bool) -> Verdict:
+    if ended or stopped:
+        return "ends" if ended else "stopped"
+    return "serves" if phase.rank >= LoadPhase.HTTP_UP.rank else "loading"
 
 
 def _known(engine: Engine, lines: list[tuple[int, str]]) -> int:

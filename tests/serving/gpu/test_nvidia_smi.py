@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from opsctl.host.guard import GPU_IDLE_MIB
-from opsctl.serving.gpu.nvidia_smi import GpuProcess, invalid_field, parse_amd, parse_gpus, parse_processes, unit_of
+from opsctl.serving.gpu.nvidia_smi import (
+    _HOLDERS,
+    GpuProcess,
+    invalid_field,
+    parse_gpus,
+    parse_others,
+    parse_processes,
+    unit_of,
+)
 
 RECORDED = Path(__file__).parents[2] / "data" / "nvidia-smi"
 
@@ -53,17 +61,25 @@ def test_a_field_that_is_not_given_loses_only_itself(value: str) -> None:
 
 
 def test_amds_gpus_are_read_from_the_kernel() -> None:
-    reading = parse_amd("0 0000:03:00.0 206141652992 304087040\n1 0000:04:00.0 206141652992 7516192768\n--\n4711\n")
+    reading = parse_others("0 0000:03:00.0 206141652992 304087040\n1 0000:04:00.0 206141652992 7516192768\n--\n4711\n")
     assert [(gpu.index, gpu.uuid, gpu.memory_used) for gpu in reading.gpus] == [
         (0, "0000:03:00.0", 290.0),
         (1, "0000:04:00.0", 7168.0),
     ]
     assert [process.pid for process in reading.processes] == [4711]
-    assert parse_amd("--\n").absent
+    assert parse_others("--\n").absent
+
+
+def test_an_intel_gpu_does_not_say_its_memory() -> None:
+    (gpu,) = parse_others("0 0000:03:00.0 - -\n--\n").gpus
+    assert (gpu.name, gpu.memory_used) == ("Intel GPU", None)
 
 
 def test_guard_and_controller_call_the_same_gpu_free() -> None:
     script = resources.files("opsctl.host.guard").joinpath("opsctl-guard").read_text()
+    for line in _HOLDERS.splitlines():
+        if "/dev/" in line or "nvtop" in line:
+            assert line.strip() in script, "which devices count, and which programs only watch"
     (limit,) = re.findall(r"-le (\d+) \] \|\| \{ echo \"GPU memory in use", script)
     assert int(limit) == GPU_IDLE_MIB
 
