@@ -74,6 +74,12 @@ def server_gone(host: Host, status: UnitStatus, *, deadline: Deadline) -> bool:
     return alone and active_seconds(host, status, deadline=deadline) > _WRAPPER_AGE
 
 
+def last_started(status: UnitStatus) -> int:
+    """Return when a unit last left "inactive", in microseconds of the host's monotonic clock; 0 where it never did."""
+    value = status.properties.get("InactiveExitTimestampMonotonic")
+    return value if isinstance(value, int) else 0
+
+
 def came_up(stopped: UnitStatus, now: UnitStatus) -> str | None:
     """Return what shows that a unit was started after it was seen stopped, or None.
 

@@ -256,7 +256,7 @@ def test_what_is_unknown_is_shown_as_unknown(tmp_path: Path) -> None:
         "GPUs: unknown",
         "lease: unknown",
     )
-    assert "what stops with prod.service" in host.unknown
+    assert "what stops with prod.service, and what starts it" in host.unknown
     downtime = host.downtime
     assert downtime is not None
     assert downtime.expected is None
