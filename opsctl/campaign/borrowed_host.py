@@ -150,6 +150,7 @@ class BorrowedHost:
 
         Raises what its executor raises, and ProductionAppeared where somebody started production meanwhile.
         """
+        self.watch.check(self)
         self._move(action, State.RUNNING)
         try:
             done = self._watched(action)
@@ -163,7 +164,6 @@ class BorrowedHost:
         return done
 
     def _watched(self, action: Action) -> Done:
-        self.watch.check(self)
         try:
             return self.executors[type(action)](self, action).proven(action.id)
         except (LeaseError, TransportLost, ProductionAppeared):

@@ -257,7 +257,8 @@ class _Planner:
         Sockets are stopped last, right before production (``_stop_and_gate``): what else starts production would start
         a socket that it requires again, and production takes connections from its socket until it stops.
         """
-        stops = sorted((one for one in self.waiting if sockets or not _is_socket(one)), key=_is_socket)
+        waiting = [one for one in self.facts.triggers if one in self.waiting]
+        stops = sorted((one for one in waiting if sockets or not _is_socket(one)), key=_is_socket)
         self.waiting -= set(stops)
         limit = self.production.stop.limit
         return tuple(StopTrigger(**at(f"stop-trigger/{unit}"), unit=unit, limit=limit) for unit in stops)

@@ -24,7 +24,9 @@ FILES = {
     KEEPER: f"[Unit]\nUpholds={SERVICE}\n[Service]\nExecStart=/bin/sleep infinity\n",
 }
 """Each of them starts production within a second of its stop."""
-LOOKS = f"for i in 1 2 3 4 5 6; do systemctl is-active {SERVICE} >>seen; curl -sm1 127.0.0.1:8001; sleep 0.5; done; true"
+LOOKS = (
+    f"for i in 1 2 3 4 5 6; do systemctl is-active {SERVICE} >>seen; curl -sm1 127.0.0.1:8001; sleep 0.5; done; true"
+)
 MakeDesk = Callable[[list[LabHost]], Desk]
 
 
@@ -63,7 +65,7 @@ def await_production(host: LabHost) -> None:
 
 
 def test_triggers_are_stopped_first_and_started_again(fresh_lab_host: LabHost, make_desk: MakeDesk) -> None:
-    """Production stays down for the whole step, though a timer, a socket's client, a path and a keeper would start it."""
+    """Production stays down for the whole step, though timer, socket, path and keeper would each start it."""
     served_with(fresh_lab_host, *FILES)
     desk = make_desk([fresh_lab_host])
     desk.playbook["phases"] = alone("/bin/sh", "-c", LOOKS)
