@@ -23,7 +23,8 @@ wanted, what was seen, where, and what to do next.
     │   └── BusError              systemd refused a call
     ├── UnitError
     │   ├── UnitNotFound
-    │   └── JobFailed             a systemd job ended in something other than done
+    │   ├── JobFailed             a systemd job ended in something other than done
+    │   └── ProductionAppeared    somebody started production while the campaign had it down
     ├── DeadlineExceeded          a wait reached its limit
     ├── NotReady                  the model server is not (or no longer) ready
     │   ├── LoadFailed            it died, or logged a fatal line
@@ -202,6 +203,10 @@ class JobFailed(UnitError):
     def __init__(self, message: str, *, result: str, **about: str | None) -> None:
         super().__init__(message, **about)
         self.result = result
+
+
+class ProductionAppeared(UnitError):
+    """Somebody else started production while a campaign had it down: it is left serving, and the campaign ends."""
 
 
 class DeadlineExceeded(OpsctlError):

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from opsctl.campaign import limits
 from opsctl.campaign.cancellation import Cancellation
 from opsctl.campaign.heartbeat import Heartbeat
+from opsctl.campaign.production_watch import ProductionWatch
 from opsctl.deadline import Deadline
-from opsctl.errors import Defect, HostRebooted, LeaseError, LeaseLost, TransportLost
+from opsctl.errors import Defect, HostRebooted, LeaseError, LeaseLost, ProductionAppeared, TransportLost
 from opsctl.host.guard.control import Lease
 from opsctl.host.outage import ride_out
 from opsctl.host.protocol import Host, Systemd, UnitStatus
@@ -87,6 +88,7 @@ class BorrowedHost:
     """What each variant's process must show, by service name."""
     ran: tuple[Process, ...] = ()
     """Production's engine as it ran before the first stop; empty where that could not be read."""
+    watch: ProductionWatch = field(default_factory=ProductionWatch)
     phase: str = ""
     step: str = ""
     evidence: tuple[Evidence, ...] = ()
@@ -144,10 +146,14 @@ class BorrowedHost:
         self._number = self.recorder.journal.plan(self.run, self.name, self.plan.actions)
 
     def perform(self, action: Action) -> Done:
-        """Carry an action out, in the journal before and after. Raises what its executor raises."""
+        """Carry an action out, in the journal before and after.
+
+        Raises what its executor raises, and ProductionAppeared where somebody started production meanwhile.
+        """
+        self.watch.check(self)
         self._move(action, State.RUNNING)
         try:
-            done = self.executors[type(action)](self, action).proven(action.id)
+            done = self._watched(action)
         except (LeaseError, TransportLost) as error:
             self._move(action, State.INCONCLUSIVE, reason=str(error))
             raise
@@ -156,6 +162,15 @@ class BorrowedHost:
             raise
         self._move(action, done.state, reason=done.reason, evidence=done.evidence)
         return done
+
+    def _watched(self, action: Action) -> Done:
+        try:
+            return self.executors[type(action)](self, action).proven(action.id)
+        except (LeaseError, TransportLost, ProductionAppeared):
+            raise
+        except Exception as error:
+            self.watch.check_after(self, error)
+            raise
 
     def skip(self, actions: Iterable[Action], reason: str) -> None:
         """Record actions that did not begin as skipped."""

@@ -100,6 +100,7 @@ def _run_phase(b: BorrowedHost, phase: PhasePlan) -> None:
             b.step = ""
         elif action.branch is Branch.MAIN:
             _perform(b, phase, action)
+    b.watch.check(b)
     b.skip(phase.actions, "not needed")
     missing = sum(state is not State.VERIFIED for state in states)
     _close(b, phase, _worst(states), f"{missing} of {len(states)} steps not verified" if missing else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from opsctl.campaign import leasing, restore, steps, swap, variant_units
+from opsctl.campaign import dependents, leasing, restore, steps, swap, variant_units
 from opsctl.campaign.borrowed_host import Executor
 from opsctl.plan import actions
 from opsctl.plan.actions import Action
@@ -16,6 +16,7 @@ EXECUTORS: Mapping[type[Action], Executor] = {
     actions.StopStage: steps.stop_stray,
     actions.InstallVariant: variant_units.install,
     actions.TrafficOut: swap.traffic_out,
+    actions.StopTrigger: dependents.stop_trigger,
     actions.Stop: swap.stop,
     actions.Gate: swap.free_gpus,
     actions.Start: swap.start,
@@ -23,7 +24,8 @@ EXECUTORS: Mapping[type[Action], Executor] = {
     actions.Verify: swap.verify,
     actions.Measure: steps.measure,
     actions.Clear: restore.clear,
-    actions.StartDependent: restore.start_dependent,
+    actions.StartDependent: dependents.start_dependent,
+    actions.StartTrigger: dependents.start_trigger,
     actions.LeaveDown: restore.leave_down,
     actions.TrafficIn: swap.traffic_in,
     actions.RemoveVariant: variant_units.remove,

@@ -59,6 +59,7 @@ def _terms(b: BorrowedHost, action: Arm) -> LeaseTerms:
         ttl=action.ttl,
         service=b.production if action.restores else None,
         dependents=action.dependents,
+        triggers=action.triggers,
         rehearse=action.rehearse,
         alert=b.host.entry.alert,
     )

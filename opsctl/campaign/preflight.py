@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opsctl.campaign import limits
 from opsctl.campaign.model_config import read_model_config
@@ -16,7 +16,7 @@ from opsctl.deadline import Deadline
 from opsctl.errors import HostHeld, OpsctlError, PreflightStop, TransportLost, UnitNotFound
 from opsctl.estimate import Estimate
 from opsctl.host import connect
-from opsctl.host.dependents import Hanging, closure, runs
+from opsctl.host.dependents import Hanging, closure, runs, stoppable
 from opsctl.host.guard import control
 from opsctl.host.guard.control import LeaseView
 from opsctl.host.protocol import Host, UnitStatus
@@ -80,12 +80,14 @@ def look(
     units = {name: _unit_state(state) for name, state in seen.items()}
     ours = resumed is not None and resumed.token is not None
     loads = durations.loads(journal, host.name)
+    hanging = hanging_on(host, production.unit, before=resumed)
     # Of a host on which another campaign is at work the checks would say nothing but that.
     free = not ours and not (lease is not None and lease.live)
     checks = _checks(host, services, loads, kill_foreign=kill_foreign) if free else ()
     refusals = (
         *_absent(host, production, found),
         *_held(host, lease),
+        *_unstoppable(host, status, hanging),
         *_down(host, production, found, if_down),
         *_unfit(host, checks),
     )
@@ -97,7 +99,8 @@ def look(
         loads=loads,
         stops=durations.stops(journal, host.name),
         steps=durations.steps(journal, host.name),
-        dependents=_dependents(host, status, resumed),
+        dependents=hanging.dependents,
+        triggers=hanging.triggers,
         model_config=read_model_config(host, production),
         gpus=_gpus(host, notes),
         state_dir=host.state_dir,
@@ -131,6 +134,23 @@ def _held(host: Host, lease: LeaseView | None) -> Iterator[OpsctlError]:
         )
 
 
+def _unstoppable(host: Host, status: UnitStatus, hanging: Hanging) -> Iterator[OpsctlError]:
+    """Refuse a production that cannot be stopped, or that is started again by what no campaign may stop."""
+    if not stoppable(status):
+        yield PreflightStop(
+            f"{status.name} is stopped for nobody (RefuseManualStop=yes)",
+            where=f"{status.name} on {host.name}",
+            hint="a campaign has to stop production: set RefuseManualStop=no, then systemctl daemon-reload",
+        )
+    for unit in hanging.unstoppable:
+        yield PreflightStop(
+            f"{unit} would start {status.name} again in mid-campaign, and no campaign may stop it",
+            seen="it is shared with other units, or is stopped for nobody (RefuseManualStop=)",
+            where=f"{unit} on {host.name}",
+            hint=f"take {status.name} out of its Upholds=, or have a service of its own uphold it",
+        )
+
+
 def _down(host: Host, production: ResolvedService, found: ServingState, if_down: IfDown) -> Iterator[OpsctlError]:
     if not found.serving and (if_down == "refuse" or found.problem in _NEVER):
         yield NotReadyAsFound(production, found, host)
@@ -154,7 +174,8 @@ def say(recorder: Recorder, seen: Preflight) -> None:
     before = seen.facts.resumed
     if before is None or before.as_found == "unknown":
         journal.update_host(recorder.run, name, as_found=str(found.state))
-    journal.update_host(recorder.run, name, dependents=list(seen.facts.dependents or ()))
+    hanging = {"dependents": list(seen.facts.dependents or ()), "triggers": list(seen.facts.triggers)}
+    journal.update_host(recorder.run, name, **hanging)
     if found.version is not None:
         journal.update_host(recorder.run, name, engine_version=found.version)
     recorder.say(
@@ -191,20 +212,22 @@ class NotReadyAsFound(PreflightStop):
         )
 
 
-def hanging_on(host: Host, unit: str) -> Hanging:
-    """Return the units that stop with production or start it, and run now: a restore must bring these back too."""
+def hanging_on(host: Host, unit: str, *, before: Resumed | None = None) -> Hanging:
+    """Return what stops with production and what starts it, of which the units that run: a restore brings these back.
+
+    ``before``: an earlier controller of the run found these running, and may have stopped them. systemd forgets a unit
+    that is down and wanted by nobody, and its relations with it: so they are kept, not looked up.
+    """
 
     def status_of(name: str) -> UnitStatus:
         return host.systemd().status(name, deadline=_call(host, f"status of {name}"))
 
-    return closure(unit, status_of, wanted=runs)
-
-
-def _dependents(host: Host, status: UnitStatus, resumed: Resumed | None) -> tuple[str, ...]:
-    """Return what is to be brought back with production: what runs now, and what ran before the run began."""
-    before = resumed.dependents if resumed else ()
-    hanging = hanging_on(host, status.name)
-    return tuple(dict.fromkeys((*before, *hanging.dependents, *hanging.triggers)))
+    found, known = closure(unit, status_of, wanted=runs), before or Resumed()
+    return replace(
+        found,
+        dependents=tuple(dict.fromkeys((*known.dependents, *found.dependents))),
+        triggers=tuple(dict.fromkeys((*known.triggers, *found.triggers))),
+    )
 
 
 def _checks(

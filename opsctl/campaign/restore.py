@@ -20,10 +20,12 @@ from opsctl.plan.actions import (
     Gate,
     LeaveDown,
     StartDependent,
+    StartTrigger,
     TrafficIn,
     Verify,
 )
 from opsctl.quantities import format_duration
+from opsctl.results import State
 from opsctl.serving import readiness
 from opsctl.serving.probing import ProbeOutcome
 from opsctl.serving.readiness import Serving, ServingState
@@ -41,6 +43,8 @@ class Standing(StrEnum):
     DEAD = "dead"
 
 
+_ONCE_VERIFIED = (StartDependent, StartTrigger, TrafficIn)
+"""What follows production's verification, before it is recorded as back."""
 _ANSWERING = {
     ProbeOutcome.UNAUTHORIZED,
     ProbeOutcome.FOREIGN,
@@ -96,11 +100,11 @@ def give_back(b: BorrowedHost, *, failed: bool) -> None:
             _until_it_serves(b, after=error)
     b.skip(plan.restore, "not needed")
     for action in plan.closing:
-        if isinstance(action, StartDependent | TrafficIn):
+        if isinstance(action, _ONCE_VERIFIED):
             b.perform(action)
     _record(b)
     for action in plan.closing:
-        if not isinstance(action, StartDependent | TrafficIn):
+        if not isinstance(action, _ONCE_VERIFIED):
             b.perform(action)
 
 
@@ -152,7 +156,10 @@ def _until_it_serves(b: BorrowedHost, *, after: OpsctlError | None = None) -> No
 def _bring_back(b: BorrowedHost) -> None:
     """Carry out the branch of a restore once: each action as far as production's state asks for it."""
     there = False
-    for action in b.plan.restore:
+    actions = list(b.plan.restore)
+    if b.watch.appeared:  # what this run started must not share the GPUs with production, whether or not it answers
+        actions.sort(key=lambda action: not isinstance(action, Clear))
+    for action in actions:
         if isinstance(action, Verify):
             if _serves(b, action):
                 return
@@ -200,7 +207,7 @@ def clear(b: BorrowedHost, action: Clear) -> Done:
     b.persist("stop of opsctl.slice", stop_slice)
     b.holds(None, "nobody")
     proof = evidence("systemd: opsctl.slice", "stopped: nothing that this run started is left")
-    if action.leave_down:
+    if action.leave_down and not b.watch.appeared:
         return Done((proof, *swap.take_down(b, action.service).evidence))
     state = b.persist(
         "a look at production",
@@ -220,44 +227,20 @@ def clear(b: BorrowedHost, action: Clear) -> Done:
         )
     if standing in {Standing.SILENT, Standing.DEAD} and state.status is not None and not state.status.stopped:
         swap.take_down(b, action.service)
+    elif standing is Standing.DEAD:
+        b.persist("the end of leftovers", lambda: swap.end_leftovers(b, action.service))
     return seen(f"production {action.service.name}", f"{standing}: {state.seen}", proof)
 
 
 def leave_down(b: BorrowedHost, action: LeaveDown) -> Done:
-    """See that production is down, as it was found. Raises JobFailed."""
+    """See that production is down, as it was found; one that somebody else started is left alone. Raises JobFailed."""
     status = _status(b, action.unit)
+    if b.watch.appeared:
+        words = f"{b.watch.appeared}; it is left running"
+        return Done((evidence(f"systemd: state of {action.unit}", words),), State.INCONCLUSIVE, words)
     if not status.stopped:
         raise JobFailed(f"{action.unit} is to stay down, and runs", result=status.result, seen=describe_unit(status))
     return seen(f"systemd: state of {action.unit}", describe_unit(status))
-
-
-def start_dependent(b: BorrowedHost, action: StartDependent) -> Done:
-    """Start what stopped with production; it is looked at again, since a start job proves little.
-
-    Raises JobFailed.
-    """
-    unit = action.unit
-
-    def start() -> UnitStatus:
-        status = b.host.systemd().status(unit, deadline=b.call("status"))
-        if not status.active:
-            with b.change("start", unit):
-                b.systemd().start(unit, deadline=b.call(f"start of {unit}", limits.UNIT_JOB))
-            status = b.host.systemd().status(unit, deadline=b.call("status"))
-        return status
-
-    status = b.persist(f"start of {unit}", start)
-    if not status.active:
-        raise JobFailed(
-            f"{unit} is a dependent of production and did not come back",
-            result=status.result,
-            wanted="active",
-            seen=f"{status.active_state} ({status.sub_state})",
-            where=f"{unit} on {b.name}",
-            hint=f"journalctl -u {unit}",
-        )
-    b.say("service.ready", f"{unit}, a dependent of production, is active again", unit=unit)
-    return seen(f"systemd: state of {unit}", describe_unit(status))
 
 
 def _status(b: BorrowedHost, unit: str) -> UnitStatus:

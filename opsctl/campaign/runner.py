@@ -167,8 +167,11 @@ def borrow_all(work: Run, hosts: Sequence[Host], resumed: dict[str, Resumed]) ->
         )
         execution.record(b)
         found = seen[planned.host]
-        if found.found.status is not None and found.found.status.active:
+        status = found.found.status
+        if status is not None and status.active:
             b.holds(found.production.name, str(found.production.role))
+        if status is not None and status.stopped:
+            b.watch.is_down(status)
         (row,) = recorder.journal.query("SELECT * FROM hosts WHERE run=? AND host=?", work.id, b.name)
         b.touched = not found.found.serving or (row["down_since"] is not None and not row["verified"])
         work.borrowed.append(b)

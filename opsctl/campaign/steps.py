@@ -15,8 +15,8 @@ from opsctl.campaign.borrowed_host import BorrowedHost, Done, seen
 from opsctl.campaign.stage_result import Ending, Tail, with_ending
 from opsctl.campaign.swap import prove
 from opsctl.deadline import Deadline
-from opsctl.errors import DeadlineExceeded, Interrupted, OpsctlError, StageError, UnitNotFound
-from opsctl.host.protocol import TransientUnit
+from opsctl.errors import DeadlineExceeded, Interrupted, OpsctlError, ProductionAppeared, StageError, UnitNotFound
+from opsctl.host.protocol import TransientUnit, UnitStatus
 from opsctl.payload import build_zipapp
 from opsctl.plan.actions import Measure, StopStage
 from opsctl.plan.planner import step_slug
@@ -67,7 +67,8 @@ def measure(b: BorrowedHost, step: Measure) -> Done:
 def run_step(b: BorrowedHost, step: Measure) -> StepResult:
     """Run a step to its verdict; what it could not do is in the result, cell by cell.
 
-    Cut short by a cancelled run or its own deadline, its unit is stopped and what it had is collected and judged.
+    Cut short by a cancelled run, its own deadline or production, which somebody started, its unit is stopped and what
+    it had is collected and judged.
     Raises LeaseLost, TransportLost, and Interrupted when it had not begun.
     """
     stage = STAGES[step.stage]
@@ -75,12 +76,13 @@ def run_step(b: BorrowedHost, step: Measure) -> StepResult:
         invocation = stage.invocation(step.options, step.context, step.planned)
     except StageError as error:
         return failed_whole(step, "; ".join(error.lines()))
-    _start(b, step, invocation)
+    began = _start(b, step, invocation)
     tail = Tail(f"{step.context.folder}/results.jsonl")
     cut_short: OpsctlError | None = None
     try:
         _follow(b, step, invocation, tail)
-    except (Interrupted, DeadlineExceeded) as error:
+        b.watch.check(b, since=began if step.context.service != b.production else None)
+    except (Interrupted, DeadlineExceeded, ProductionAppeared) as error:
         cut_short = error
         stop_stage(b, step.unit)
     status = b.persist("end of the stage", lambda: b.host.systemd().status(step.unit, deadline=b.call("status")))
@@ -100,15 +102,16 @@ def failed_whole(step: Measure, reason: str, state: State = State.FAILED) -> Ste
     return StepResult(stage=step.stage, state=state, reason=reason, cells=cells)
 
 
-def _start(b: BorrowedHost, step: Measure, invocation: Invocation) -> None:
+def _start(b: BorrowedHost, step: Measure, invocation: Invocation) -> UnitStatus | None:
+    """Start the step's unit, or return it as it is where an earlier controller of the run started it."""
     folder = step.context.folder
     deadline = b.call("start of the stage", limits.TRANSFER)
 
-    def start() -> None:
+    def start() -> UnitStatus | None:
         status = b.host.systemd().status(step.unit, deadline=b.call("status"))
         if status.load_state != "not-found" and not status.stopped:
             b.say("step.progress", f"re-attached to {step.unit}, which still runs")
-            return
+            return status
         if status.load_state != "not-found":
             # It failed while no controller watched: systemd keeps a failed unit's name until it is reset.
             _forget(b, step.unit)
@@ -131,8 +134,9 @@ def _start(b: BorrowedHost, step: Measure, invocation: Invocation) -> None:
                 ),
                 deadline=b.call("start of the stage", limits.UNIT_JOB),
             )
+        return None
 
-    b.persist(f"start of {step.step}", start)
+    return b.persist(f"start of {step.step}", start)
 
 
 def _forget(b: BorrowedHost, unit: str) -> None:
@@ -152,6 +156,7 @@ def _follow(b: BorrowedHost, step: Measure, invocation: Invocation, tail: Tail) 
     while True:
         b.heartbeat.check()
         b.cancellation.check()
+        b.watch.check_now_and_then(b)
         status = b.persist("a look at the stage", lambda: b.host.systemd().status(step.unit, deadline=b.call("status")))
         before = len(ended)
         for record in b.persist("results", lambda: tail.read(b.host)):

@@ -22,11 +22,15 @@ from opsctl.errors import (
     GpuNotFree,
     Interrupted,
     JournalError,
+    LeaseError,
+    LeaseLost,
     LoadStalled,
     OpsctlError,
+    UnitError,
     UnitNotFound,
 )
 from opsctl.estimate import Estimate
+from opsctl.host.guard import control
 from opsctl.host.protocol import UnitStatus
 from opsctl.plan.actions import AwaitReady, Gate, Start, Stop, TrafficIn, TrafficOut, Verify
 from opsctl.playbook.models import Role
@@ -54,7 +58,8 @@ def stop(b: BorrowedHost, action: Stop) -> Done:
 def take_down(b: BorrowedHost, service: ResolvedService) -> Done:
     """Stop a service and wait for its unit to be inactive.
 
-    Raises JobFailed, DeadlineExceeded, LeaseLost, Interrupted.
+    What production leaves behind is ended where the inventory allows it. Production is watched from then on.
+    Raises JobFailed, DeadlineExceeded, UnitError, LeaseLost, Interrupted.
     """
     deadline = Deadline(
         service.stop.drain + service.stop.limit + limits.STOP_GRACE, f"stop of {service.unit} on {b.name}"
@@ -65,6 +70,7 @@ def take_down(b: BorrowedHost, service: ResolvedService) -> Done:
     def stop_it() -> tuple[Evidence, ...]:
         status = b.host.systemd().status(service.unit, deadline=b.call("status"))
         if status.stopped:
+            end_leftovers(b, service)
             return (evidence(f"systemd: state of {service.unit}", describe_unit(status)),)
         with b.change("stop", service.unit) as detail:
             if service.role is Role.PRODUCTION:
@@ -78,12 +84,37 @@ def take_down(b: BorrowedHost, service: ResolvedService) -> Done:
                 cancelled=cancelled(b),
             )
             detail.update(as_detail(record))
-            return record.evidence
+        end_leftovers(b, service)
+        return record.evidence
 
     proof = b.persist(f"stop of {service.unit}", stop_it)
+    if service.role is Role.PRODUCTION:
+        b.watch.is_down(
+            b.persist(
+                f"a look at {service.unit}", lambda: b.host.systemd().status(service.unit, deadline=b.call("status"))
+            )
+        )
     b.holds(None, "nobody")
     b.say("service.stopped", f"{service.unit} is inactive", service=service.name)
     return Done(proof)
+
+
+def end_leftovers(b: BorrowedHost, service: ResolvedService) -> None:
+    """End what outlived the stop of production, where the inventory allows it.
+
+    Raises UnitError where something does not end, LeaseLost. A restore says so and goes on: production must start.
+    """
+    if not service.ends_leftovers:
+        return
+    try:
+        with b.change("end leftovers", service.unit):
+            control.sweep(b.host, b.lease, deadline=b.call("the end of what production left behind", limits.UNIT_JOB))
+    except LeaseLost:
+        raise
+    except LeaseError as error:
+        if not b.restoring:
+            raise UnitError(error.message, seen=error.seen, where=f"{service.unit} on {b.name}") from error
+        b.say("restore.attempt", f"{error.message}; production is started all the same")
 
 
 def free_gpus(b: BorrowedHost, action: Gate) -> Done:
@@ -124,6 +155,8 @@ def start(b: BorrowedHost, action: Start) -> Done:
     load = journal.begin_load(b.run, b.name, service=service.name, unit=service.unit, attempt=b.attempt)
     began = time.monotonic()
     b.holds(service.name, "loading")
+    if service.role is Role.PRODUCTION:
+        b.watch.is_wanted()
     try:
         mark = b.persist("the journal", lambda: readiness.journal_mark(b.host, service, deadline=b.call("the journal")))
         started = b.persist(f"start of {service.unit}", lambda: _start(b, service))
@@ -321,10 +354,13 @@ def _lease_first(b: BorrowedHost) -> Iterator[None]:
 
 
 def cancelled(b: BorrowedHost) -> Callable[[], bool]:
-    """Return what a wait asks: a restore is cut short by a lost lease alone, all else by a cancelled run too."""
+    """Return what a wait asks: a restore is cut short by a lost lease alone, all else by a cancelled run too.
+
+    And by production, where somebody else starts it; ``perform`` then says so.
+    """
     if b.restoring:
         return lambda: b.heartbeat.lost
-    return lambda: b.cancellation.requested or b.heartbeat.lost
+    return lambda: b.cancellation.requested or b.heartbeat.lost or b.watch.seems_up(b)
 
 
 def as_detail(record: object) -> dict[str, Any]:

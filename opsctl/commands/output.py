@@ -44,12 +44,25 @@ def behind(stream: IO[str]) -> IO[str]:
 @contextmanager
 def clean_output() -> Iterator[None]:
     """Clean all that is written to standard output and standard error."""
+    _fill_closed()
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = CleanStream(sys.stdout), CleanStream(sys.stderr)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def _fill_closed() -> None:
+    """Put /dev/null where a standard stream was closed (``>&-``): else the journal is opened under its number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    # Python has no object for a stream that was closed when it began.
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def tell(line: str, out: IO[str] | None = None) -> None:

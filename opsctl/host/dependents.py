@@ -22,7 +22,8 @@ _SHARED = (".target", ".slice")
 class Hanging:
     """Production's dependents and triggers. ``dependents`` stop with it; ``triggers`` start it: they stop first.
 
-    ``unstoppable`` start it too and are shared with other units (a target that upholds it): no campaign may stop those.
+    ``unstoppable`` start it too, and no campaign may stop those: units that are shared with others (a target that
+    upholds it), and such as systemd stops for nobody (RefuseManualStop=).
     """
 
     dependents: tuple[str, ...] = ()
@@ -44,12 +45,18 @@ def closure(unit: str, status_of: Callable[[str], UnitStatus], *, wanted: Callab
             reached += [status_of(name) for name in _fresh(status, STOPPED_WITH, seen)]
         found |= {status.name: status for status in reached}
         level = reached
-    running = [name for name, status in triggers.items() if wanted(status)]
+    running = {name: status for name, status in triggers.items() if wanted(status)}
+    stays = {name for name, status in running.items() if name.endswith(_SHARED) or not stoppable(status)}
     return Hanging(
         dependents=tuple(name for name, status in found.items() if wanted(status)),
-        triggers=tuple(name for name in running if not name.endswith(_SHARED)),
-        unstoppable=tuple(name for name in running if name.endswith(_SHARED)),
+        triggers=tuple(name for name in running if name not in stays),
+        unstoppable=tuple(name for name in running if name in stays),
     )
+
+
+def stoppable(status: UnitStatus) -> bool:
+    """Return whether systemd stops a unit when it is asked to: not with RefuseManualStop=."""
+    return status.properties.get("CanStop") is not False
 
 
 def runs(status: UnitStatus) -> bool:

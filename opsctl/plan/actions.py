@@ -91,11 +91,14 @@ class Arm(Action):
     """Units that the guard brings back; empty where production is to stay down."""
     dependents: tuple[str, ...] = ()
     """Units that it starts after them."""
+    triggers: tuple[str, ...] = ()
+    """Units that start production by themselves, stopped by the run: it starts them again, too."""
     rehearse: bool = False
     """Whether production serves now: the guard's own probe must verify it first."""
 
     def _says(self) -> str:
         restored = f"restores {', '.join(self.restores)}" if self.restores else "ends what this run started"
+        restored += f" and starts {', '.join(self.triggers)} again" if self.triggers else ""
         return f"Arm a lease of {format_duration(self.ttl)}, renewed while the run lives; its guard {restored}."
 
 
@@ -149,6 +152,18 @@ class TrafficOut(OnService):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StopTrigger(Action):
+    """Stop a unit that would start production in the middle of the campaign: a timer, socket, path, or keeper."""
+
+    kind = "stop-trigger"
+    proof = "systemd says that the unit is inactive"
+    unit: str
+
+    def _says(self) -> str:
+        return f"Stop {self.unit}, which would start production in mid-campaign."
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stop(OnService):
     """Stop a unit and see it inactive."""
 
@@ -156,7 +171,8 @@ class Stop(OnService):
     proof = "systemd says that the unit is inactive"
 
     def _says(self) -> str:
-        return f"Stop {self.unit} and wait until it is inactive."
+        leftovers = ", and end what it leaves behind" if self.service.ends_leftovers else ""
+        return f"Stop {self.unit} and wait until it is inactive{leftovers}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,9 +275,10 @@ class Clear(OnService):
     """The unit that serves until then; "" where none does."""
 
     def _says(self) -> str:
+        leftovers = "; end what it left behind" if self.service.ends_leftovers else ""
         if self.leave_down:
-            return f"Stop everything that this run started, by opsctl.slice, and {self.unit}."
-        return f"Stop everything that this run started, by opsctl.slice; {self.unit} only where it is dead."
+            return f"Stop everything that this run started, by opsctl.slice, and {self.unit}{leftovers}."
+        return f"Stop everything that this run started, by opsctl.slice; {self.unit} only where it is dead{leftovers}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +292,18 @@ class StartDependent(Action):
 
     def _says(self) -> str:
         return f"Start {self.unit}, which stops with production."
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartTrigger(Action):
+    """Start a unit that starts production, which the run stopped. systemd starts no socket whose service runs."""
+
+    kind = "start-trigger"
+    proof = "systemd says that the unit is active"
+    unit: str
+
+    def _says(self) -> str:
+        return f"Start {self.unit}, which starts production."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,6 +62,9 @@ def notices_of(
         lines.append("Running requests are cut off (no drain, no `traffic`), new ones are refused.")
     if facts.dependents:
         lines.append(f"Stops with {production.unit} and is brought back: {', '.join(facts.dependents)}.")
+    if facts.triggers:
+        triggers = ", ".join(facts.triggers)
+        lines.append(f"Starts {production.unit}, so is stopped first and started again at the end: {triggers}.")
     if any(isinstance(action, LeaveDown) for action in actions):
         lines.append("Production was down and stays down (--if-down leave).")
     return tuple(lines)
@@ -98,7 +101,7 @@ def found_lines(facts: HostFacts, production: ResolvedService) -> tuple[str, ...
 
 def unknown_lines(facts: HostFacts, production: ResolvedService) -> tuple[str, ...]:
     """Return what could not be found out."""
-    lines = [f"what stops with {production.unit}"] if facts.dependents is None else []
+    lines = [f"what stops with {production.unit}, and what starts it"] if facts.dependents is None else []
     return (*lines, *facts.notes)
 
 

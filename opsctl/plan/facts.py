@@ -40,7 +40,9 @@ class HostFacts:
     steps: Mapping[str, Estimate] = field(default_factory=dict)
     """Duration of steps by content hash (``opsctl.playbook.content_hash`` of the step), measured before here."""
     dependents: tuple[str, ...] | None = None
-    """Units that stop with production (RequiredBy, BoundBy, ConsistsOf, TriggeredBy) and run now; None: unknown."""
+    """Units that stop with production and run now; None: unknown, as are the triggers then."""
+    triggers: tuple[str, ...] = ()
+    """Units that start production and run now: timers, sockets, paths, and what upholds it."""
     gpus: int | None = None
     engine_version: str | None = None
     """Production's."""
@@ -78,6 +80,8 @@ class Resumed:
     """Units of the run's stages that still run."""
     dependents: tuple[str, ...] = ()
     """Units that ran before and stop with production."""
+    triggers: tuple[str, ...] = ()
+    """Units that ran before and start production."""
     engine_version: str | None = None
 
 

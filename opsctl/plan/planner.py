@@ -28,8 +28,10 @@ from opsctl.plan.actions import (
     RemoveVariant,
     Start,
     StartDependent,
+    StartTrigger,
     Stop,
     StopStage,
+    StopTrigger,
     TakeOver,
     TrafficIn,
     TrafficOut,
@@ -106,6 +108,8 @@ class _Planner:
     free: bool = field(init=False, default=True)
     """Whether the GPUs are known to be free when nothing serves."""
     taken_out: bool = field(init=False, default=False)
+    waiting: set[str] = field(init=False, default_factory=set)
+    """Triggers of production that run at this point of the plan."""
     errors: list[OpsctlError] = field(init=False, default_factory=list)
 
     def planned(self) -> HostPlan:
@@ -113,6 +117,7 @@ class _Planner:
         host, facts = self.facts.host, self.facts
         self.production = self.inventory.only_production(host)
         self._look()
+        self.waiting = set(facts.triggers)
         already_down = self.serving != self.production or not self.answers
         restores = self._restores()
         variants = self._variants()
@@ -174,10 +179,14 @@ class _Planner:
             actions.append(TakeOver(id="take-over", token=resumed.token))
         else:
             units = (self.production.unit,) if restores else ()
-            dependents = self.facts.dependents or ()
-            serves = self.facts.services.get(self.production.name) is Seen.SERVING
-            ttl = self.playbook.lease.ttl
-            arm = Arm(id="arm", ttl=ttl, restores=units, dependents=dependents, rehearse=serves)
+            arm = Arm(
+                id="arm",
+                ttl=self.playbook.lease.ttl,
+                restores=units,
+                dependents=(self.facts.dependents or ()) if restores else (),
+                triggers=self.facts.triggers,
+                rehearse=self.facts.services.get(self.production.name) is Seen.SERVING,
+            )
             actions += [InstallGuard(id="install-guard"), arm]
         wanted = {step.unit for phase in self._enumerated() for step in phase.steps} if resumed.stages else set()
         actions += [
@@ -235,11 +244,24 @@ class _Planner:
                 return (Verify(**at("verify"), service=wanted, limit=3 * wanted.readiness.request_limit),)
             return self._load(at, wanted) if self.facts.services.get(wanted.name) is Seen.LOADING else (
                 *self._take_down(at), *self._load(at, wanted))  # fmt: skip
+        quiet = () if wanted == self.production else self._stop_triggers(at, sockets=self.serving != self.production)
         actions = self._take_down(at)
         if not actions and not self.free:
             actions = (Gate(**at("gate"), limit=self.production.stop.gpu_limit),)
         self.serving, self.free = None, True
-        return actions if wanted is None else (*actions, *self._load(at, wanted))
+        return (*quiet, *actions, *(() if wanted is None else self._load(at, wanted)))
+
+    def _stop_triggers(self, at: _Place, *, sockets: bool) -> tuple[Action, ...]:
+        """Stop what would start production in mid-campaign, once.
+
+        Sockets are stopped last, right before production (``_stop_and_gate``): what else starts production would start
+        a socket that it requires again, and production takes connections from its socket until it stops.
+        """
+        waiting = [one for one in self.facts.triggers if one in self.waiting]
+        stops = sorted((one for one in waiting if sockets or not _is_socket(one)), key=_is_socket)
+        self.waiting -= set(stops)
+        limit = self.production.stop.limit
+        return tuple(StopTrigger(**at(f"stop-trigger/{unit}"), unit=unit, limit=limit) for unit in stops)
 
     def _take_down(self, at: _Place) -> tuple[Action, ...]:
         """Stop what holds the GPUs, production out of the load balancer first, and see the GPUs free."""
@@ -254,7 +276,10 @@ class _Planner:
 
     def _stop_and_gate(self, at: _Place, leaving: ResolvedService) -> tuple[Action, ...]:
         limit, before = leaving.stop.drain + leaving.stop.limit, self.facts.stops.get(leaving.name)
+        sockets = {one for one in self.waiting if _is_socket(one)} if leaving == self.production else set()
+        self.waiting -= sockets
         return (
+            *(StopTrigger(**at(f"stop-trigger/{one}"), unit=one, limit=leaving.stop.limit) for one in sorted(sockets)),
             Stop(**at("stop"), service=leaving, limit=limit, forecast=before),
             Gate(**at("gate"), limit=leaving.stop.gpu_limit),
         )
@@ -271,7 +296,11 @@ class _Planner:
 
     def _start(self, at: _Place, wanted: ResolvedService, attempts: int) -> tuple[Action, ...]:
         limit, before = wanted.readiness.limit, self.facts.loads.get(wanted.name)
+        # systemd refuses to start a socket whose service runs.
+        sockets = [one for one in self.facts.triggers if _is_socket(one)] if wanted == self.production else []
+        self.waiting |= set(sockets)
         return (
+            *(StartTrigger(**at(f"start-socket/{unit}"), unit=unit) for unit in sockets),
             Start(**at("start"), service=wanted),
             AwaitReady(**at("await-ready"), service=wanted, limit=limit, forecast=before, attempts=attempts),
         )
@@ -360,10 +389,16 @@ class _Planner:
             actions += [
                 StartDependent(**at(f"start-dependent/{unit}"), unit=unit) for unit in self.facts.dependents or ()
             ]
-            if production.traffic.in_ and (self.taken_out or self.facts.resumed is not None):
-                actions.append(TrafficIn(**at("traffic-in"), service=production, limit=production.traffic.limit))
+        # Where production is left down its sockets may wait for it, as they did before.
+        actions += [StartTrigger(**at(f"start-trigger/{unit}"), unit=unit) for unit in self.facts.triggers]
+        if restores and production.traffic.in_ and (self.taken_out or self.facts.resumed is not None):
+            actions.append(TrafficIn(**at("traffic-in"), service=production, limit=production.traffic.limit))
         actions += [RemoveVariant(**at(f"remove-variant/{one.name}"), service=one) for one in variants]
         return (*actions, Release(**at("release")))
+
+
+def _is_socket(unit: str) -> bool:
+    return unit.endswith(".socket")
 
 
 @dataclass(frozen=True)

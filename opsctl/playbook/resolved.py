@@ -26,3 +26,8 @@ class ResolvedService(ServiceEntry):
     def is_variant(self) -> bool:
         """Whether it derives from production."""
         return self.role is Role.VARIANT
+
+    @property
+    def ends_leftovers(self) -> bool:
+        """Whether opsctl may end what outlives a stop of it: production's alone, by what was noted when armed."""
+        return self.stop.end_leftovers and self.role is Role.PRODUCTION

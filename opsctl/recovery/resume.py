@@ -106,6 +106,7 @@ def _left(work: Run, host: Host) -> Resumed:
         done=frozenset(_verified_steps(journal, work.id, host.name)),
         stages=_running_stages(work, host),
         dependents=tuple(json.loads(rows[0]["dependents"])) if rows else (),
+        triggers=tuple(json.loads(rows[0]["triggers"])) if rows else (),
         engine_version=rows[0]["engine_version"] if rows else None,
     )
 

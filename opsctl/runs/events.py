@@ -5,7 +5,7 @@ The names are a promise (tests pin them)::
     run.begun run.resolved run.failing run.ended
     host.connected host.lost host.back
     preflight.check preflight.passed
-    production.found production.down production.verified
+    production.found production.down production.appeared production.verified
     lease.armed lease.renewed lease.lost lease.released
     variant.installed variant.removed
     service.stopping service.stopped service.starting service.loading service.ready service.failed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SCHEMA = """
 CREATE TABLE runs (
   run TEXT PRIMARY KEY, playbook TEXT NOT NULL, file TEXT NOT NULL, controller TEXT NOT NULL, version TEXT NOT NULL,
@@ -13,7 +13,7 @@ CREATE TABLE hosts (
   run TEXT NOT NULL REFERENCES runs, host TEXT NOT NULL, token INTEGER, boot_id TEXT, production TEXT NOT NULL,
   unit TEXT NOT NULL, as_found TEXT NOT NULL DEFAULT 'unknown', verified INTEGER NOT NULL DEFAULT 0,
   evidence TEXT NOT NULL DEFAULT '[]', down_since TEXT, back_at TEXT, restored_by TEXT NOT NULL DEFAULT '',
-  dependents TEXT NOT NULL DEFAULT '[]', engine_version TEXT,
+  dependents TEXT NOT NULL DEFAULT '[]', triggers TEXT NOT NULL DEFAULT '[]', engine_version TEXT,
   environment TEXT NOT NULL DEFAULT '{}', failure TEXT NOT NULL DEFAULT '', left_down INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (run, host));
 CREATE TABLE phases (
@@ -59,5 +59,7 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
         "ALTER TABLE runs ADD COLUMN error_code INTEGER",
         _ACTIONS,
     ),
+    # What starts production was kept among its dependents.
+    2: ("ALTER TABLE hosts ADD COLUMN triggers TEXT NOT NULL DEFAULT '[]'",),
 }
 """By the version found: the statements that make the next version of it."""

@@ -72,3 +72,21 @@ def server_gone(host: Host, status: UnitStatus, *, deadline: Deadline) -> bool:
         return status.sub_state == "exited"
     alone = all(program in _NO_SERVERS for program in programs)
     return alone and active_seconds(host, status, deadline=deadline) > _WRAPPER_AGE
+
+
+def last_started(status: UnitStatus) -> int:
+    """Return when a unit last left "inactive", in microseconds of the host's monotonic clock; 0 where it never did."""
+    value = status.properties.get("InactiveExitTimestampMonotonic")
+    return value if isinstance(value, int) else 0
+
+
+def came_up(stopped: UnitStatus, now: UnitStatus) -> str | None:
+    """Return what shows that a unit was started after it was seen stopped, or None.
+
+    A start that was over between two looks shows too: each start has an invocation of its own.
+    """
+    if not now.stopped:
+        return f"{now.name} came up by itself: {describe_unit(now)}"
+    if now.invocation_id and now.invocation_id != stopped.invocation_id:
+        return f"{now.name} was started and stopped again meanwhile: {describe_unit(now)}"
+    return None

@@ -16,7 +16,7 @@ from opsctl.terminal.run_view import draw
 
 _REFRESH = 0.5
 _PASSING_EVERY = 10.0
-_LOUD = {"production.down", "host.lost", "lease.lost", "service.failed", "restore.attempt"}
+_LOUD = {"production.down", "production.appeared", "host.lost", "lease.lost", "service.failed", "restore.attempt"}
 
 
 class PlainLines:

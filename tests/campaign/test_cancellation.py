@@ -4,11 +4,27 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from opsctl.campaign.cancellation import Cancellation, listening_for_signals
 from opsctl.errors import ExitCode, Interrupted
+
+
+@pytest.fixture(autouse=True)
+def default_signals() -> Iterator[None]:
+    """Let signals have their usual effect here and in what is started from here, though the suite runs under nohup."""
+    usual: dict[int, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_once_asked_for_it_stays_with_its_first_reason() -> None:

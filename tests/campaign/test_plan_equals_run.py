@@ -23,6 +23,7 @@ from opsctl.campaign.cancellation import Cancellation
 from opsctl.campaign.heartbeat import Heartbeat
 from opsctl.campaign.runner import conclude
 from opsctl.errors import Interrupted, LoadFailed, NotReady, OpsctlError, TransportLost
+from opsctl.host.guard import control
 from opsctl.host.guard.control import Lease
 from opsctl.host.outage import Outage
 from opsctl.host.protocol import UnitStatus
@@ -40,6 +41,9 @@ from opsctl.runs.verdict import Verdict
 ROOT = Path(__file__).parents[2]
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 CONFIG = {"hidden_size": 7168, "model_type": "kimi_k2"}
+
+
+PRODUCTION = "prod.service"
 
 
 class QuietHeartbeat(Heartbeat):
@@ -65,12 +69,15 @@ class Simulated:
     down_ever: bool = False
     tried: dict[str, int] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
+    appeared: bool = False
+    """Whether somebody else started production while it was down."""
 
     def systemd(self) -> Simulated:
         return self
 
     def status(self, unit: str, **_: Any) -> UnitStatus:
-        return UnitStatus(unit, "loaded", "active" if unit == self.running else "inactive", "")
+        up = unit == self.running or (self.appeared and unit == PRODUCTION)
+        return UnitStatus(unit, "loaded", "active" if up else "inactive", "")
 
     def execute(self, b: BorrowedHost, action: Action) -> Done:
         self.order.append(action.id)
@@ -82,13 +89,19 @@ class Simulated:
                 b.recorder.journal.update_host(b.run, b.name, token=1, verified=0)
                 b._lease, b._heartbeat = Lease(1, "r", 1e9, "boot", 1e9), QuietHeartbeat()
             case Stop():
+                assert not (self.appeared and action.unit == production), "what somebody else started is not stopped"
                 self.running = None
                 b.touched = b.touched or action.unit == production
+                if action.unit == production:
+                    b.watch.is_down(self.status(production))
             case Clear():
                 self.running = self.running if self.running == production and not action.leave_down else None
+                self.running = production if self.appeared else self.running
             case Start():
                 assert self.running in {None, action.unit}, "two servers want the same GPUs"
                 self.running = action.unit
+                if action.unit == production:
+                    b.watch.is_wanted()
                 b.loading = Loading(1, None, self.status(action.unit), 0.0)
             case AwaitReady() | Verify():
                 if self.running != action.unit:
@@ -122,7 +135,12 @@ class Ran:
 
 
 def run_simulated(
-    found: LoadedPlaybook, inventory: LoadedInventory, fate: Callable[[Action, int], None], *, interrupted: bool = False
+    found: LoadedPlaybook,
+    inventory: LoadedInventory,
+    fate: Callable[[Action, int], None],
+    *,
+    interrupted: bool = False,
+    made_host: Callable[[Simulated], object] = lambda _host: None,
 ) -> Ran:
     name = found.hosts[0]
     production = inventory.only_production(name)
@@ -131,6 +149,7 @@ def run_simulated(
         services={production.name: Seen.SERVING},
         units={production.name: "active"},
         dependents=("router.service",),
+        triggers=("prod.socket", "prod.timer"),
         model_config=CONFIG,
     )
     made = plan(found.by_host, inventory, {name: facts}, run="r", cells_of=lambda _step, _context: ())
@@ -138,6 +157,7 @@ def run_simulated(
         journal.begin_run("r", playbook="p", file="p.yml", version="0", definition={})
         journal.host("r", name, production=production.name, unit=production.unit)
         host = Simulated(name, fate, running=production.unit)
+        made_host(host)
         b = BorrowedHost(
             host=cast("Any", host),
             recorder=Recorder("r", journal, []),
@@ -268,3 +288,35 @@ def test_a_run_in_which_an_action_fails_is_a_path_through_the_plan(
     serving = ran.host.running == ran.planned.production.unit
     assert (ran.verdict.code == 3) is (lost or not serving), (ran.verdict, ran.path)
     assert ran.verdict.code in {0, 1, 3}
+
+
+@settings(max_examples=100)
+@given(PLAYBOOKS, st.integers(0, 40))
+def test_production_that_somebody_starts_ends_the_campaign_and_is_never_stopped(
+    drawn: dict[str, Any], place: int
+) -> None:
+    """At any action: while production is down it is noticed before the next one, and what runs then is left alone."""
+    with loaded(drawn) as (found, inventory), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "RESTORE_PAUSE", 0.0)
+        patch.setattr(control, "renew", lambda _host, lease, **_: lease)
+        made = plan(found.by_host, inventory, {}, cells_of=lambda _step, _context: ())
+        phases = [action for phase in made.hosts[0].phases for action in phase.actions]
+        struck = phases[min(place, len(phases) - 1)]
+        hosts: list[Simulated] = []
+        down: list[bool] = []
+
+        def fate(action: Action, _attempt: int) -> None:
+            (host,) = hosts
+            ours = isinstance(action, Start | AwaitReady) and action.unit == PRODUCTION
+            if action.id == struck.id and not host.appeared and host.running != PRODUCTION and not ours:
+                host.appeared = True
+                down.append(True)
+
+        ran = run_simulated(found, inventory, fate, made_host=hosts.append)
+    check_equal(ran)
+    assert ran.host.running == PRODUCTION
+    assert ran.verdict.code == (1 if down else 0), (ran.verdict, ran.path)
+    if down:
+        after = ran.path[ran.path.index(struck.id) + 1 :]
+        assert not [id_ for id_ in after if id_ in {action.id for action in phases}][1:], "the campaign ends there"
+        assert "mid-campaign" in ran.verdict.reason

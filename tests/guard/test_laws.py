@@ -233,6 +233,30 @@ def test_triggers_come_back_in_the_order_that_systemd_needs(site: Site) -> None:
     assert all(site.active(unit) for unit in triggers)
 
 
+def test_a_socket_whose_service_runs_is_said_and_does_not_hold_the_lease(site: Site) -> None:
+    """Somebody started production without its socket, which systemd then refuses: production serves, and is let be."""
+    site.lab.write_file("/etc/systemd/system/production.socket", "[Socket]\nListenStream=127.0.0.1:8001\n")
+    site.lab.systemctl("daemon-reload")
+    pid = site.main_pid()
+    site.arm(site.terms(ttl=3, triggers=("production.socket",)))
+    site.await_closed()
+    site.assert_restored()
+    assert "production.socket stays down: systemd starts no socket whose service runs" in site.log()
+    assert site.main_pid() == pid
+
+
+def test_triggers_of_a_production_that_stays_down_wait_again(site: Site) -> None:
+    site.lab.systemctl("stop", UNIT)
+    site.lab.write_file("/etc/systemd/system/production.socket", "[Socket]\nListenStream=127.0.0.1:8001\n")
+    site.lab.write_file("/etc/systemd/system/production.timer", "[Timer]\nOnCalendar=2099-01-01\n")
+    site.lab.systemctl("daemon-reload")
+    triggers = ("production.socket", "production.timer")
+    site.arm(site.terms(ttl=2, service=False, triggers=triggers))
+    site.await_closed()
+    until(lambda: all(site.active(unit) for unit in triggers), 10, "the triggers", seen=site.log)
+    assert not site.active(UNIT)
+
+
 @pytest.mark.parametrize("swept", [False, True])
 def test_leftovers_of_production_are_ended_where_it_is_allowed(make_site: Callable[..., Site], swept: bool) -> None:
     """KillMode=process: two workers outlive the stop, in sessions of their own."""

@@ -256,7 +256,7 @@ def test_what_is_unknown_is_shown_as_unknown(tmp_path: Path) -> None:
         "GPUs: unknown",
         "lease: unknown",
     )
-    assert "what stops with prod.service" in host.unknown
+    assert "what stops with prod.service, and what starts it" in host.unknown
     downtime = host.downtime
     assert downtime is not None
     assert downtime.expected is None
@@ -350,6 +350,83 @@ def test_a_load_is_tried_again_by_a_branch_of_the_plan(tmp_path: Path) -> None:
     assert retried == ["p1/retry/stop", "p1/retry/gate", "p1/retry/start", "p1/retry/await-ready"]
     (once,) = planned(tmp_path, "v", more="load: {attempts: 1}\n").hosts
     assert not [action for action in once.actions if action.branch is Branch.RETRY]
+
+
+# -- what starts production
+
+
+TRIGGERS = ("p.socket", "p.timer", "p.path")
+
+
+def around(host: HostPlan, *kinds_: str) -> str:
+    """Return the actions of some kinds in the main branch, a trigger by its name's end."""
+    words = {"stop-trigger": "stop", "start-trigger": "start"}
+    said = []
+    for action in host.main:
+        if action.kind in words:
+            said.append(f"{words[action.kind]}.{getattr(action, 'unit', '').partition('.')[2]}")
+        elif action.kind in kinds_:
+            said.append(action.kind if action.kind == "measure" else f"{action.kind}({action.service.name})")  # type: ignore[attr-defined]
+    return " ".join(said)
+
+
+BACK = "start.socket start(prod) start.socket start.timer start.path"
+
+
+@pytest.mark.parametrize(
+    ("serves", "found", "wanted"),
+    [
+        (["prod"], "active", "measure start.socket start.timer start.path"),
+        (["nothing"], "active", f"stop.timer stop.path stop.socket stop(prod) measure {BACK}"),
+        (
+            ["prod", "v", "nothing"],
+            "active",
+            f"measure stop.timer stop.path stop.socket stop(prod) start(v) measure stop(v) measure {BACK}",
+        ),
+        (
+            ["nothing", "prod", "nothing"],
+            "active",
+            (
+                "stop.timer stop.path stop.socket stop(prod) measure start.socket start(prod) measure "
+                f"stop.socket stop(prod) measure {BACK}"
+            ),
+        ),
+        (["nothing"], "inactive", f"stop.timer stop.path stop.socket measure {BACK}"),
+        (["prod", "nothing"], "inactive", (
+            f"start.socket start(prod) measure stop.timer stop.path stop.socket stop(prod) measure {BACK}"
+        )),
+    ],
+)  # fmt: skip
+def test_triggers_stop_before_production_is_away_and_its_socket_starts_before_it(
+    tmp_path: Path, serves: list[str], found: str, wanted: str
+) -> None:
+    seen = {"prod": Seen.SERVING if found == "active" else Seen.DOWN}
+    facts = replace(FOUND, triggers=TRIGGERS, units={"prod": found}, services=seen)
+    (host,) = planned(tmp_path, *serves, facts=facts, if_down="restore").hosts
+    assert around(host, "stop", "start", "measure") == wanted
+    assert len({action.id for action in host.actions}) == len(host.actions)
+    assert any("starts p.socket, p.timer, p.path again" in action.describe() for action in host.setup)
+
+
+def test_a_retry_of_productions_load_keeps_its_socket_closed_until_the_gpus_are_free(tmp_path: Path) -> None:
+    (host,) = planned(tmp_path, "nothing", "prod", facts=replace(FOUND, triggers=TRIGGERS)).hosts
+    retried = [action.id.removeprefix("p2/retry/") for action in host.actions if action.branch is Branch.RETRY]
+    assert retried == [
+        "stop-trigger/p.socket", "stop", "gate", "start-socket/p.socket", "start", "await-ready",
+    ]  # fmt: skip
+
+
+def test_what_waits_for_production_waits_again_where_that_is_left_down(tmp_path: Path) -> None:
+    facts = replace(FOUND, triggers=TRIGGERS, units={"prod": "inactive"}, services={"prod": Seen.DOWN})
+    (host,) = planned(tmp_path, "nothing", facts=facts, if_down="leave").hosts
+    assert around(host, "leave-down").endswith("leave-down(prod) start.socket start.timer start.path")
+
+
+def test_ending_leftovers_is_said_where_it_is_allowed(tmp_path: Path) -> None:
+    allowed = INVENTORY.replace("gpu-limit: 30s", "gpu-limit: 30s, end-leftovers: true")
+    for text, said in ((INVENTORY, 0), (allowed, 3)):
+        (host,) = planned(tmp_path, "nothing", inventory=text).hosts
+        assert sum("end what it" in action.describe() for action in host.actions) == said
 
 
 # -- a run that is resumed

@@ -90,6 +90,9 @@ def derived_assignments(
     if trace_dir and last_value(production, "Service", "ProtectSystem") not in {None, "no", "false", "0", "off"}:
         settings.append(("ReadWritePaths", quote_word(f"-{literal(trace_dir, dollar=False)}")))
     settings += [_limit(key, value, where) for key, value in limits.items()]
+    if last_value(production, "Service", "KillMode") in {"process", "none"}:
+        # What outlives a stop of production is known and ended; nothing of a variant may outlive its own.
+        settings.append(("KillMode", "control-group"))
     settings += [("Restart", "no"), ("Slice", SLICE)]
     added = [
         Assignment("Unit", "StartLimitIntervalSec", "0"),

@@ -141,6 +141,13 @@ def test_what_would_touch_others_is_dropped(derive: Callable[..., Variant]) -> N
     assert "Restart=no" in variant.text
 
 
+@pytest.mark.parametrize(("mode", "kept"), [("process", False), ("none", False), ("mixed", True)])
+def test_nothing_of_a_variant_outlives_its_stop(derive: Callable[..., Variant], mode: str, kept: bool) -> None:
+    variant = derive(Standin(service=(f"KillMode={mode}",)), variant_service())
+    modes = [line for line in variant.text.splitlines() if line.startswith("KillMode=")]
+    assert modes[-1] == ("KillMode=mixed" if kept else "KillMode=control-group")
+
+
 def test_drop_ins_count_once_and_truncated_names_are_masked(
     fresh_lab_host: LabHost, host: Host, derive: Callable[..., Variant]
 ) -> None:
