@@ -34,6 +34,8 @@ def report(
 ) -> None:
     """Write a run's report.
 
+    [bold]Exit codes[/bold]: 0 written · 3 written, and production was NOT VERIFIED when the run was last recorded.
+
     [bold]Examples[/bold]
 
       opsctl report
@@ -41,6 +43,9 @@ def report(
       opsctl report 20261130 --format html --out run.html
     """
     from opsctl.campaign.reporting import previous_run
+    from opsctl.errors import ExitCode
+    from opsctl.production import production_words
+    from opsctl.record import Standing
     from opsctl.report import finding, render_html, render_markdown
     from opsctl.runs.journal import Journal
     from opsctl.runs.reading import find_run, load_run
@@ -54,9 +59,10 @@ def report(
         else:
             previous = previous_run(journal, record)
     text = (render_html if format_ is Format.HTML else render_markdown)(record, previous)
+    unverified = [item for item in record.production if item.standing is Standing.UNVERIFIED]
     if str(out) == "-":
         sys.stdout.write(text)
-        return
+        raise typer.Exit(ExitCode.PRODUCTION_NOT_VERIFIED if unverified else ExitCode.VERIFIED)
     target = out or Path(record.folder) / f"report.{format_}"
     write_text(target, text)
     found = finding(record)
@@ -72,11 +78,17 @@ def report(
             "samples": found.samples,
             "source": found.source,
             "compared_with": previous.run if previous else None,
+            "production": {item.host: item.standing for item in record.production},
         }
         print(jsonlib.dumps(document))
     else:
         print(found.sentence)
         print(f"report: {target}")
+        for item in unverified:
+            print(f"production {item.service} on {item.host}: {production_words(item)[0]}")
+            print(f"  next: opsctl status {record.run}; opsctl rollback {item.host}")
+    if unverified:
+        raise typer.Exit(ExitCode.PRODUCTION_NOT_VERIFIED)
 
 
 def site(
