@@ -218,7 +218,7 @@ def collectives(
     from opsctl.commands.bench_arguments import parse_sweep
 
     values: dict[str, Any] = {
-        "model": model,
+        "model": _chosen_model(model),
         "world_size": world_size,
         "backend": backend.value,
         "tokens": _list(tokens, "--tokens"),

@@ -110,6 +110,16 @@ def find_run(journal: Journal, wanted: str | None) -> str:
     )
 
 
+def left_behind(journal: Journal, host: str) -> str | None:
+    """Return the newest run that took a host's production down, has no end and no controller; None where none has."""
+    rows = journal.query(
+        "SELECT run FROM hosts JOIN runs USING (run) WHERE host=? AND outcome='running' AND down_since IS NOT NULL"
+        " AND NOT verified ORDER BY started DESC",
+        host,
+    )
+    return next((str(row["run"]) for row in rows if not journal.controller_lives(row["run"])), None)
+
+
 def load_run(journal: Journal, run: str, *, events: bool = True) -> RunRecord:
     """Return a complete run, or one without its events for a view model. Raises JournalError when there is none."""
     rows = journal.query("SELECT * FROM runs WHERE run=?", run)
