@@ -70,7 +70,9 @@ def test_the_finding_stands_first_with_number_spread_and_source(kimi: RunRecord)
     assert found.spread is not None
     assert 0 < found.spread < 0.01
     assert found.samples == 3
-    assert re.search(r"Communication is 47\.\d ± 0\.\d+ % of the time that the device is busy", found.sentence)
+    assert re.search(
+        r"Communication is 47\.\d % \(4\d\.\d to 4\d\.\d\) of the time that the device is busy", found.sentence
+    )
     first_heading = text.index("\n## ")
     assert found.sentence in text[:first_heading]
     assert "3 trace analyses of step kernel-profile/2-profile" in found.source

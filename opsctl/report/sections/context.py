@@ -12,7 +12,7 @@ from opsctl.quantities import format_size
 from opsctl.report.document import Block, Inline, Items, Mark, Prose, Section, table
 from opsctl.report.numbers import ABSENT
 from opsctl.report.reading import Material, Placed
-from opsctl.report.sections.overview import state
+from opsctl.report.sections.overview import cell_state, state
 from opsctl.report.traces import unique
 from opsctl.results import State
 from opsctl.stages import STAGES
@@ -45,7 +45,7 @@ def scope(material: Material) -> Section:
                     (
                         Mark(item.place, "code"),
                         Mark(item.cell.id, "code"),
-                        state(item.cell.state),
+                        cell_state(item.cell),
                         str(len(item.cell.figures)),
                     )
                     for item in placed

@@ -9,7 +9,8 @@ from opsctl.report import charts
 from opsctl.report.document import Block, Callout, Inline, Mark, Prose, Section, Tile, Tone, table
 from opsctl.report.numbers import ABSENT, amount, clock, in_words, seconds_between
 from opsctl.report.reading import Material
-from opsctl.results import State
+from opsctl.results import Cell, Figure, State
+from opsctl.stages import STAGES
 
 STATE_TONES: dict[str, Tone] = {
     "verified": "good",
@@ -30,6 +31,24 @@ def state(text: str) -> Mark:
     return Mark(text or "unknown", STATE_TONES.get(text, "warn"))
 
 
+def doubtful(cell: Cell) -> Figure | None:
+    """Return the first figure of a verified cell, by its stage's headline, that is too wide to decide by."""
+    if cell.state is not State.VERIFIED:
+        return None
+    return next((figure for figure in cell.figures if figure.conclusive is False and is_headline(figure.name)), None)
+
+
+def is_headline(name: str) -> bool:
+    """Whether some stage decides by a figure of this name."""
+    return any(kind.headline and kind.fits(name) for stage in STAGES.values() for kind in stage.figures)
+
+
+def cell_state(cell: Cell) -> Mark:
+    """Return a cell's state, and that its figures decide nothing where they are too wide: it is not green then."""
+    figure = doubtful(cell)
+    return state(cell.state) if figure is None else Mark(f"verified, not conclusive: {figure.name}", "warn")
+
+
 def tiles(material: Material) -> tuple[Tile, ...]:
     """Return the answers of the first screen: production, downtime, the run, its cells, the first figures."""
     record = material.record
@@ -37,6 +56,8 @@ def tiles(material: Material) -> tuple[Tile, ...]:
     verified = sum(placed.cell.state is State.VERIFIED for placed in cells)
     applying = sum(len(result.applying) for _, result in material.results())
     apart = f"{len(cells) - applying} more do not apply here; " if len(cells) > applying else ""
+    wide = [placed.cell.id for placed in cells if doubtful(placed.cell)]
+    worth = f"{verified - len(wide)} conclusive; " if wide else ""
     answers = [
         production_tile(record),
         _downtime_tile(record.production),
@@ -44,8 +65,8 @@ def tiles(material: Material) -> tuple[Tile, ...]:
         Tile(
             "Cells",
             f"{verified} of {applying} verified",
-            f"{apart}every planned cell is listed under Scope",
-            "good" if cells and verified == applying else "warn",
+            f"{worth}{apart}every planned cell is listed under Scope",
+            "good" if cells and verified == applying and not wide else "warn",
         ),
     ]
     measured = material.serving(production=True)
