@@ -142,7 +142,7 @@ def test_compare_with_the_baseline_of_nights(opsctl: Opsctl) -> None:
 def test_compare_refuses_what_was_not_measured_alike_until_asked(opsctl: Opsctl) -> None:
     refused = opsctl("compare", "night-039", "night-040", code=2)
     assert "driver: 580.95.05 → 590.1" in refused.stderr
-    done = opsctl("compare", "night-039", "night-040", "--anyway")
+    done = opsctl("compare", "night-039", "night-040", "--force")
     assert "not alike driver: 580.95.05 → 590.1" in done.stdout
     assert done.stdout.index("not alike") < done.stdout.index("tpot.p50")
 
