@@ -243,3 +243,13 @@ def test_other_stages_figures_are_listed(tmp_path: Path) -> None:
     phase = record.phases[0].model_copy(update={"steps": (step,)})
     text = section(render_markdown(record.model_copy(update={"phases": (phase,)})), "Other measurements")
     assert "| nccl.busbw | 41.50 GB/s | – | 1 | results.json\\#busbw |" in text
+
+
+def test_the_environment_stands_once_and_a_step_adds_what_differs(tmp_path: Path) -> None:
+    record = samples.lab_campaign(tmp_path)
+    facts = {"torch": "2.13", "topology": "\x1b[4mGPU0 NUMA\x1b[0m 0-15"}
+    record = changed(record, 0, 0, environment={**facts, "gloo": "yes"})
+    text = render_markdown(record.model_copy(update={"environment": {"lab-1": facts}}))
+    assert text.count("| topology | `GPU0 NUMA 0-15` |") == 1
+    step = text[text.index("Environment of baseline/1-serving-benchmark, where it differs") :]
+    assert "| gloo | `yes` |" in step
