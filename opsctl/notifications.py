@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from opsctl.deadline import Deadline
-from opsctl.quantities import format_duration
-from opsctl.record import ProductionRecord, RunRecord
+from opsctl.production import production_words
+from opsctl.record import ProductionRecord, RunRecord, Standing
 from opsctl.redaction import redact
 from opsctl.report import finding
 
@@ -40,7 +40,7 @@ def news_of(record: RunRecord, *, reports: Sequence[Path] = (), alarms: Sequence
 
     ``alarms``: lines about watched figures that changed for the worse.
     """
-    missing = [item for item in record.production if not item.verified]
+    missing = [item for item in record.production if item.standing is Standing.UNVERIFIED]
     if missing or record.exit_code == 3:
         kind: Kind = "production not verified"
         title = f"PRODUCTION NOT VERIFIED on {', '.join(item.host for item in missing) or ', '.join(record.hosts)}"
@@ -65,10 +65,8 @@ def news_of(record: RunRecord, *, reports: Sequence[Path] = (), alarms: Sequence
 
 
 def _production_line(item: ProductionRecord) -> str:
-    down = f", down for {format_duration(item.downtime_seconds)}" if item.downtime_seconds else ""
-    if item.verified:
-        return f"production {item.unit} on {item.host}: serving, verified{down}"
-    return f"production {item.unit} on {item.host}: NOT VERIFIED: look now (opsctl rollback {item.host})"
+    look = f": look now (opsctl rollback {item.host})" if item.standing is Standing.UNVERIFIED else ""
+    return f"production {item.unit} on {item.host}: {production_words(item)[0]}{look}"
 
 
 def after_run(

@@ -5,11 +5,15 @@ Times are UTC, ISO 8601 with a zone. Nothing here knows SQLite or a host.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from opsctl.results import Evidence, State, StepResult
+
+REFUSED = frozenset({"not fit", "held by someone else"})
+"""Outcomes of runs that touched nothing."""
 
 
 class _Record(BaseModel):
@@ -92,6 +96,18 @@ class HoldRecord(_Record):
     ended: str | None = None
 
 
+class Standing(StrEnum):
+    """What the journal's evidence says of production of a host."""
+
+    VERIFIED = "verified"
+    UNTOUCHED = "not touched"
+    LEFT_DOWN = "left down"
+    """It was down, and a person asked to leave it so."""
+    AT_WORK = "at work"
+    """The run goes on."""
+    UNVERIFIED = "not verified"
+
+
 class ProductionRecord(_Record):
     """Production of one host before and after the run."""
 
@@ -100,15 +116,21 @@ class ProductionRecord(_Record):
     unit: str
     as_found: str
     """serving, down, or what else was seen before anything was touched."""
-    verified: bool
+    standing: Standing
     evidence: tuple[Evidence, ...] = ()
     down_since: str | None = None
     back_at: str | None = None
     downtime_seconds: float | None = None
     restored_by: str = ""
-    """controller, guard, or "" where it never went down."""
+    """controller, guard, rollback, or "" where it never went down."""
     last_seen: str | None = None
     """Where the run's controller is gone: when it last recorded anything. What is so since, this record cannot say."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def verified(self) -> bool:
+        """Whether production was seen to serve after all that was done."""
+        return self.standing is Standing.VERIFIED
 
 
 class EventRecord(_Record):

@@ -51,6 +51,9 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+_DECIDES = 0.25
+
+
 class Evidence(_Record):
     """One observation that a verdict rests on: what was asked, what was observed, when (UTC, ISO 8601)."""
 
@@ -64,7 +67,8 @@ class Figure(_Record):
 
     ``name`` is dotted (``tpot.p50``, ``gemm.time``); ``unit`` is one of s, ms, us, tok/s, req/s, GB/s,
     TFLOP/s, ratio, count, B, W, C. ``spread`` is a standard deviation in the same unit over ``samples``;
-    ``low`` and ``high`` are a 95 % interval where one was computed.
+    ``low`` and ``high`` are a 95 % interval where one was computed, ``least`` and ``most`` the range of the values
+    that it was computed from.
     """
 
     name: str
@@ -75,6 +79,23 @@ class Figure(_Record):
     low: float | None = None
     high: float | None = None
     formula: str = ""
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of its 95 % interval, where one was computed."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+    @property
+    def conclusive(self) -> bool | None:
+        """Whether its interval is narrow enough to carry a decision; None where it has none.
+
+        At most a quarter of the value on either side: an interval that reaches 0 or below says nothing of a time or
+        a rate, and differences that people decide on are smaller than a half.
+        """
+        half = self.half_width
+        return None if half is None else half <= _DECIDES * abs(self.value)
 
 
 class Cell(_Record):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from opsctl.notifications import after_run, expanded, news_of, tell
-from opsctl.record import RunRecord
+from opsctl.record import RunRecord, Standing
 from tests.report import samples
 
 
@@ -67,7 +67,7 @@ def test_a_run_is_told_with_its_finding_and_its_report(mailbox: Mailbox, kimi: R
     (message,) = mailbox.received
     assert message["title"] == "profile-campaign on kimi: failed"
     assert message["message"].startswith(
-        "production vllm-kimi-k25-int4.service on kimi: serving, verified, down for 2h 40m"
+        "production vllm-kimi-k25-int4.service on kimi: back and verified by the controller after 2h 40m"
     )
     assert "Communication is 47." in message["message"]
     assert "report: /x/report.html" in message["message"]
@@ -91,7 +91,7 @@ def test_what_matters_most_is_the_title(
 
 
 def test_production_that_is_not_verified_comes_first_whatever_the_code_says(kimi: RunRecord) -> None:
-    down = kimi.production[0].model_copy(update={"verified": False})
+    down = kimi.production[0].model_copy(update={"standing": Standing.UNVERIFIED})
     news = news_of(kimi.model_copy(update={"production": (down,), "exit_code": 0}))
     assert news.kind == "production not verified"
     assert "opsctl rollback kimi" in news.body.splitlines()[0]

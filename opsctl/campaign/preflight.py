@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from opsctl.campaign import limits
 from opsctl.campaign.model_config import read_model_config
 from opsctl.deadline import Deadline
-from opsctl.errors import HostHeld, OpsctlError, PreflightStop, TransportLost, UnitNotFound
+from opsctl.errors import OpsctlError, PreflightStop, TransportLost, UnitNotFound
 from opsctl.estimate import Estimate
 from opsctl.host import connect
 from opsctl.host.dependents import Hanging, closure, runs, stoppable
@@ -26,6 +26,7 @@ from opsctl.playbook.resolved import ResolvedService
 from opsctl.runs import durations
 from opsctl.runs.events import Recorder
 from opsctl.runs.journal import Journal
+from opsctl.runs.reading import left_behind
 from opsctl.serving import doctor, readiness
 from opsctl.serving.doctor import Check
 from opsctl.serving.probing import Answer, ProbeOutcome, not_ready
@@ -84,11 +85,13 @@ def look(
     # Of a host on which another campaign is at work the checks would say nothing but that.
     free = not ours and not (lease is not None and lease.live)
     checks = _checks(host, services, loads, kill_foreign=kill_foreign) if free else ()
-    refusals = (
+    left = left_behind(journal, host.name)
+    held = tuple(_held(host, lease, left))
+    # Of a host that somebody holds nothing else is judged: production may be down for their sake.
+    refusals = held or (
         *_absent(host, production, found),
-        *_held(host, lease),
         *_unstoppable(host, status, hanging),
-        *_down(host, production, found, if_down),
+        *_down(host, production, found, if_down, left),
         *_unfit(host, checks),
     )
     facts = HostFacts(
@@ -124,14 +127,9 @@ def _absent(host: Host, production: ResolvedService, found: ServingState) -> Ite
         )
 
 
-def _held(host: Host, lease: LeaseView | None) -> Iterator[OpsctlError]:
+def _held(host: Host, lease: LeaseView | None, left: str | None) -> Iterator[OpsctlError]:
     if lease is not None and lease.live:
-        yield HostHeld(
-            f"{host.name} is held by {lease.holder or 'someone else'}",
-            seen=lease.describe(),
-            where=host.name,
-            hint=f"wait (opsctl lease show {host.name}); only where they are gone: opsctl lease break {host.name}",
-        )
+        yield control.held_error(host.name, lease, hint=_go_on(host, left) if left == lease.run else "")
 
 
 def _unstoppable(host: Host, status: UnitStatus, hanging: Hanging) -> Iterator[OpsctlError]:
@@ -151,9 +149,16 @@ def _unstoppable(host: Host, status: UnitStatus, hanging: Hanging) -> Iterator[O
         )
 
 
-def _down(host: Host, production: ResolvedService, found: ServingState, if_down: IfDown) -> Iterator[OpsctlError]:
+def _go_on(host: Host, left: str | None) -> str:
+    """Return what to type where a run of this controller has production down and nobody at work on it."""
+    return f"its controller is gone: opsctl resume {left}, or opsctl rollback {host.name}" if left else ""
+
+
+def _down(
+    host: Host, production: ResolvedService, found: ServingState, if_down: IfDown, left: str | None
+) -> Iterator[OpsctlError]:
     if not found.serving and (if_down == "refuse" or found.problem in _NEVER):
-        yield NotReadyAsFound(production, found, host)
+        yield NotReadyAsFound(production, found, host, _go_on(host, left))
 
 
 def _unfit(host: Host, checks: Sequence[Check]) -> Iterator[OpsctlError]:
@@ -196,8 +201,10 @@ def say(recorder: Recorder, seen: Preflight) -> None:
 class NotReadyAsFound(PreflightStop):
     """Production was not serving before anything was touched: a restore would have nothing to give back."""
 
-    def __init__(self, production: ResolvedService, found: ServingState, host: Host) -> None:
-        hint = "mend it first; or --if-down restore (bring it up at the end) or --if-down leave (leave it down)"
+    def __init__(self, production: ResolvedService, found: ServingState, host: Host, go_on: str = "") -> None:
+        hint = (
+            go_on or "mend it first; or --if-down restore (bring it up at the end) or --if-down leave (leave it down)"
+        )
         problem = ""
         if found.problem is not None:
             error = not_ready(host, production, Answer(found.problem, found.seen))

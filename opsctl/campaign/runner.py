@@ -52,7 +52,9 @@ class Run:
         armed = [b for b in self.borrowed if b.armed]
         if not armed:
             return "Nothing was touched."
-        return " ".join(f"{b.name}: {b.heartbeat.when_the_guard_acts()}." for b in armed)
+        return " ".join(
+            f"{b.name}: {b.heartbeat.when_the_guard_acts()}; at once: opsctl rollback {b.name}." for b in armed
+        )
 
     def leaving(self, signal: str) -> None:
         """Leave a note in the run's folder: this controller did not die, a person sent it away.
@@ -200,7 +202,8 @@ def _refuse_unfit(made: Plan, seen: dict[str, preflight.Preflight]) -> None:
             if isinstance(refusal, HostHeld):
                 # A lease that no guard watches would never end: its guard is woken, and says who holds the host.
                 host = seen[planned.host].host
-                control.refuse_held(host, deadline=Deadline(limits.CALL, f"the lease on {host.name}"))
+                lease = Deadline(limits.CALL, f"the lease on {host.name}")
+                control.refuse_held(host, deadline=lease, hint=refusal.hint or "")
             raise refusal
 
 

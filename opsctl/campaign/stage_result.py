@@ -5,7 +5,9 @@ Zero evidence is failure: a stage without an ``end`` record died, whatever its c
 
 from __future__ import annotations
 
+import errno
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,28 @@ class Ending:
     """The run's folder on the controller, to which the artifacts' paths are relative."""
     cut_short: OpsctlError | None = None
     """Why the controller stopped it, when it did."""
+    kernel: str = ""
+    """The kernel's last line about memory, where the unit was killed for it."""
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether systemd saw the kernel's OOM killer at work in the unit."""
+        return self.status.result == "oom-kill"
+
+
+_CAUSES = {
+    "oom-kill": "the kernel's OOM killer ended it",
+    "timeout": "its time limit on the host ended it",
+    "signal": "a signal ended it",
+    "core-dump": "it crashed",
+    "watchdog": "it stopped answering its watchdog",
+    "exit-code": "it exited with an error",
+    "resources": "systemd could not start it",
+    "start-limit-hit": "systemd started it too often",
+}
+"""systemd's Result= in words."""
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up", errno.ENOMEM: "out of memory"}
 
 
 def with_ending(result: StepResult, ending: Ending) -> StepResult:
@@ -95,10 +119,7 @@ def with_ending(result: StepResult, ending: Ending) -> StepResult:
     elif end is None:
         stderr = next((a for a in ending.collected.artifacts if a.path.endswith("/stderr.log")), None)
         words = _last_lines(ending.folder / stderr.path) if stderr else ""
-        state, reason = (
-            State.FAILED,
-            f"the stage died ({ending.status.result or ending.status.active_state}){': ' + words if words else ''}",
-        )
+        state, reason = State.FAILED, _cause(ending, words)
     cells = result.cells
     if state is State.FAILED:
         cells = tuple(
@@ -115,6 +136,17 @@ def with_ending(result: StepResult, ending: Ending) -> StepResult:
             "artifacts": tuple(merged.values()),
         }
     )
+
+
+def _cause(ending: Ending, words: str) -> str:
+    """Return why a stage died, with what says so: systemd's Result, an errno, the kernel's line, its last words."""
+    result = ending.status.result
+    named = f"{_CAUSES[result]} (Result={result})" if result in _CAUSES else result or ending.status.active_state
+    number = _ERRNO.search(words)
+    known = _FULL.get(int(number[1])) if number else None
+    parts = [part for part in (known, named) if part]
+    told = [f"kernel: {ending.kernel}"] if ending.kernel else []
+    return f"the stage died: {'; '.join(parts)}{''.join(f': {line}' for line in (*told, words) if line)}"
 
 
 def _last_lines(path: Path) -> str:

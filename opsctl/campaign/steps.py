@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from opsctl.campaign import limits
@@ -22,6 +23,7 @@ from opsctl.plan.actions import Measure, StopStage
 from opsctl.plan.planner import step_slug
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import State, StepResult
+from opsctl.serving.doctor.looking import kernel_log
 from opsctl.serving.waits import evidence
 from opsctl.stages import STAGES
 from opsctl.stages.base import Invocation
@@ -93,7 +95,18 @@ def run_step(b: BorrowedHost, step: Measure) -> StepResult:
         lambda: collect_folder(b.host, step.context.folder, into / step_slug(step.step), invocation.collect),
     )
     ending = Ending(step.unit, status, tail.records, collected, into, cut_short)
+    if ending.out_of_memory:
+        ending = replace(ending, kernel=_kernel_on_memory(b))
     return with_ending(stage.judge(step.options, step.context, step.planned, tail.records), ending)
+
+
+def _kernel_on_memory(b: BorrowedHost) -> str:
+    """Return the kernel's last line about a process that it killed for memory; "" where it cannot be read."""
+    try:
+        log = kernel_log(b.host, b.call("the kernel's log"), "killed process") or ""
+    except OpsctlError:
+        return ""
+    return next(reversed(log.splitlines()), "")
 
 
 def failed_whole(step: Measure, reason: str, state: State = State.FAILED) -> StepResult:

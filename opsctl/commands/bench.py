@@ -78,6 +78,13 @@ def _options(stage: str, **values: Any) -> Any:
         raise UnfitError(f"{named}: {first['msg']}", seen=repr(first.get("input"))) from error
 
 
+def _chosen_model(name: str) -> str:
+    """Return the option `model` for a built-in model, or for the config.json that a path leads to."""
+    from opsctl.stages.modelchoice import KIMI, SERVED
+
+    return name if name == KIMI else SERVED
+
+
 def _run(
     stage: str,
     options: Any,
@@ -166,7 +173,7 @@ def gemm(
     few = 5 if device is Device.CPU or (device is Device.AUTO and not has_gpu()) else 100
     options = _options(
         "gemm",
-        model=model,
+        model=_chosen_model(model),
         tensor_parallel=tensor_parallel,
         expert_parallel=expert_parallel,
         tokens=_list(tokens, "--tokens"),
@@ -211,7 +218,7 @@ def collectives(
     from opsctl.commands.bench_arguments import parse_sweep
 
     values: dict[str, Any] = {
-        "model": model,
+        "model": _chosen_model(model),
         "world_size": world_size,
         "backend": backend.value,
         "tokens": _list(tokens, "--tokens"),

@@ -51,8 +51,8 @@ def compare(
     fail_on: Annotated[
         list[str] | None, typer.Option("--fail-on", help="Limit such as 'tpot.p50 > +5%'; exit 1 when it is broken.")
     ] = None,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Compare although they were not measured alike; differences come first.")
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare although they were not measured alike; differences come first.")
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show every figure, not only the headline ones.")] = False,
     nights: Annotated[int, typer.Option(min=1, help="Nights of the baseline.")] = 14,
@@ -74,7 +74,7 @@ def compare(
     with _open_history() as history:
         left = None if a == BASELINE else snapshots_of_run(a, history, _from_journal)
         right = snapshots_of_run(b, history, _from_journal)
-        comparisons = compare_all(left, right, history, nights=nights, anyway=anyway)
+        comparisons = compare_all(left, right, history, nights=nights, force=force)
     broken = breaches(limits, [metric for comparison in comparisons for metric in comparison.metrics])
     if json:
         document = {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from opsctl.commands.run import conclude, open_sinks
+
+if TYPE_CHECKING:
+    from opsctl.recovery.rollback import RolledBack
 
 
 def resume(
@@ -73,6 +76,8 @@ def rollback(
                 done = roll_back(host, production, lambda line, name=name: tell(f"{name}: {line}"))  # type: ignore[misc]
             code = code if done.evidence else ExitCode.PRODUCTION_NOT_VERIFIED
             documents.append(done.document())
+            if done.evidence:
+                _note(done)
         except Exception as caught:  # noqa: BLE001 - whatever it is: production was not seen to serve
             error = caught if isinstance(caught, OpsctlError) else as_defect(caught)
             code = ExitCode.PRODUCTION_NOT_VERIFIED
@@ -82,6 +87,18 @@ def rollback(
     if json:
         tell(jsonlib.dumps({"exit_code": int(code), "hosts": documents}, indent=2), sys.stdout)
     raise typer.Exit(int(code))
+
+
+def _note(done: RolledBack) -> None:
+    """Record a rollback where this controller has a journal: it is done, whether or not that can be written down."""
+    from contextlib import suppress
+
+    from opsctl.errors import OpsctlError
+    from opsctl.recovery.rollback import note_in_journal
+    from opsctl.runs.journal import Journal
+
+    with suppress(OpsctlError, OSError), Journal.open() as journal:
+        note_in_journal(done, journal)
 
 
 def collect(

@@ -37,19 +37,25 @@ def report(
 ) -> None:
     """Write a run's report.
 
+    [bold]Exit codes[/bold]: 0 written · 3 written, and production was NOT VERIFIED when the run was last recorded.
+
     [bold]Examples[/bold]
 
       opsctl report
 
       opsctl report 20261130 --format html --out run.html
     """
+    from opsctl.errors import ExitCode
+    from opsctl.production import production_words
+    from opsctl.record import Standing
     from opsctl.report import finding, render_html, render_markdown
 
     record, previous = _records(run, against)
     text = (render_html if format_ is Format.HTML else render_markdown)(record, previous)
+    unverified = [item for item in record.production if item.standing is Standing.UNVERIFIED]
     if str(out) == "-":
         sys.stdout.write(text)
-        return
+        raise typer.Exit(ExitCode.PRODUCTION_NOT_VERIFIED if unverified else ExitCode.VERIFIED)
     target = out or Path(record.folder) / f"report.{format_}"
     write_text(target, text)
     found = finding(record)
@@ -65,11 +71,17 @@ def report(
             "samples": found.samples,
             "source": found.source,
             "compared_with": previous.run if previous else None,
+            "production": {item.host: item.standing for item in record.production},
         }
         print(jsonlib.dumps(document))
     else:
         print(found.sentence)
         print(f"report: {target}")
+        for item in unverified:
+            print(f"production {item.service} on {item.host}: {production_words(item)[0]}")
+            print(f"  next: opsctl status {record.run}; opsctl rollback {item.host}")
+    if unverified:
+        raise typer.Exit(ExitCode.PRODUCTION_NOT_VERIFIED)
 
 
 def _records(run: str | None, against: str | None) -> tuple[RunRecord, RunRecord | None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from opsctl.payload.records import Figure
 from opsctl.payload.sse import Exchange
-from opsctl.payload.statistics import figure, interval, mean, percentile, std
+from opsctl.payload.statistics import figure, mean, percentile, std
 
 FORMULAS = {
     "ttft": "first chunk with a choice − send, a request",
@@ -179,15 +179,13 @@ def figures(rounds: Sequence[RoundResult]) -> list[Figure]:
                     "ms",
                     samples=samples,
                     spread=spread if statistic == "mean" else None,
-                    bounds=interval(values),
+                    over=values,
                     formula=f"{statistic} of {FORMULAS[base]}{where}; mean over {len(values)} rounds",
                 )
             )
     for name in dict.fromkeys(name for each in rounds for name in each.rates):
         values = [each.rates[name] for each in rounds if name in each.rates]
-        made.append(
-            figure(name, mean(values), _unit(name), samples=len(values), bounds=interval(values), formula=_RATES[name])
-        )
+        made.append(figure(name, mean(values), _unit(name), samples=len(values), over=values, formula=_RATES[name]))
     return made
 
 

@@ -64,6 +64,8 @@ class Figure(Record):
     low: float | None = None
     high: float | None = None
     formula: str = ""
+    least: float | None = None
+    most: float | None = None
 
 
 @dataclass(frozen=True)

@@ -76,9 +76,10 @@ def figure(
     *,
     samples: int = 1,
     spread: float | None = None,
-    bounds: tuple[float, float] | None = None,
+    over: Sequence[float] = (),
     formula: str = "",
 ) -> Figure:
-    """Return a figure; ``bounds`` are its 95 % interval."""
-    low, high = bounds if bounds is not None else (None, None)
-    return Figure(name, value, unit, samples, spread, low, high, formula)
+    """Return a figure; its 95 % interval and its range are those of the values ``over`` which it is the mean."""
+    low, high = interval(over) or (None, None)
+    least, most = (min(over), max(over)) if over else (None, None)
+    return Figure(name, value, unit, samples, spread, low, high, formula, least, most)

@@ -16,7 +16,7 @@ import jinja2
 import jinja2.nodes
 import jinja2.sandbox
 
-from opsctl.playbook.nearest import suggestion
+from opsctl.nearest import suggestion
 from opsctl.playbook.source import UNPRINTABLE
 
 TEXT_LIMIT = 64 * 1024

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.errors import DefinitionError, UnfitError
+from opsctl.nearest import suggestion
 from opsctl.playbook.inventory_checks import check_inventory, placed_on
 from opsctl.playbook.models import HostEntry, Inventory, Role, ServiceEntry, unit_name
-from opsctl.playbook.nearest import suggestion
 from opsctl.playbook.problems import Findings
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.playbook.source import Document, read_document

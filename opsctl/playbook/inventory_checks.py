@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from opsctl.nearest import suggestion
 from opsctl.playbook.models import NOTHING
-from opsctl.playbook.nearest import suggestion
 from opsctl.playbook.problems import Findings
 from opsctl.playbook.source import Key
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.errors import DefinitionError, Problem, UnfitError
+from opsctl.nearest import suggestion
 from opsctl.playbook.expressions import ExpressionError, has_expression
 from opsctl.playbook.inventory import LoadedInventory
 from opsctl.playbook.inventory_checks import check_var_names
-from opsctl.playbook.nearest import suggestion
 from opsctl.playbook.playbook_checks import check_playbook, named_hosts, slug, steps_in
 from opsctl.playbook.problems import Findings
 from opsctl.playbook.source import Document, Key, kind_of, parse_document, read_document

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from opsctl.errors import UnfitError
+from opsctl.nearest import suggestion
 from opsctl.playbook.inventory import LoadedInventory
 from opsctl.playbook.models import NOTHING
-from opsctl.playbook.nearest import suggestion
 from opsctl.playbook.problems import Findings
 from opsctl.playbook.source import Key
 from opsctl.playbook.steps import SHORTEST_TTL, Lease

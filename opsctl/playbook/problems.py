@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from opsctl.errors import Problem
-from opsctl.playbook.nearest import nearest, suggestion
+from opsctl.nearest import nearest, suggestion
 from opsctl.playbook.source import Document, Key, kind_of
 
 ModelT = TypeVar("ModelT", bound=BaseModel)

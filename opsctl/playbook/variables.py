@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from opsctl.errors import DefinitionError, Problem
+from opsctl.nearest import suggestion
 from opsctl.playbook.expressions import ExpressionError, Names, evaluate, has_expression, names_used
 from opsctl.playbook.inventory import LoadedInventory
-from opsctl.playbook.nearest import suggestion
 from opsctl.playbook.problems import Findings
 from opsctl.playbook.source import Document, Key, parse_document
 

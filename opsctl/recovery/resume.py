@@ -15,7 +15,7 @@ from opsctl.campaign import limits
 from opsctl.campaign.definition import RunRequest, read_definition
 from opsctl.campaign.runner import Run, arm_all, borrow_all, carry_out_all, conclude, connect_all, finish
 from opsctl.deadline import Deadline
-from opsctl.errors import ExitCode, HostHeld, JournalError, OpsctlError
+from opsctl.errors import ExitCode, JournalError, OpsctlError
 from opsctl.host.guard import control
 from opsctl.host.guard.control import Lease, LeaseView
 from opsctl.host.protocol import Host
@@ -85,12 +85,7 @@ def _left(work: Run, host: Host) -> Resumed:
     as_found = str(rows[0]["as_found"]) if rows else "unknown"
     view = _await_guard(work, host, production)
     if view is not None and view.live and view.run != work.id:
-        raise HostHeld(
-            f"{host.name} is held by {view.holder}",
-            seen=view.describe(),
-            where=host.name,
-            hint=f"wait (opsctl lease show {host.name}); only where they are gone: opsctl lease break {host.name}",
-        )
+        raise control.held_error(host.name, view, wanted="go on with the run")
     held = view is not None and view.state == "held"
     if view is not None and view.run == work.id and not held:
         _note_the_guard(work, host, production, view)

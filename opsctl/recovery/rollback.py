@@ -15,6 +15,7 @@ from typing import Any
 from opsctl.campaign import limits
 from opsctl.campaign.guard_watch import watch_guard
 from opsctl.campaign.restore import Standing, standing_of
+from opsctl.clock import now
 from opsctl.deadline import Deadline
 from opsctl.errors import NotReady
 from opsctl.host.dependents import Hanging, closure, runs
@@ -23,7 +24,7 @@ from opsctl.host.guard.control import LeaseTerms
 from opsctl.host.protocol import Host, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence
-from opsctl.runs.journal import controller_name
+from opsctl.runs.journal import Journal, controller_name
 from opsctl.serving import readiness
 from opsctl.serving.probing import ProbeOutcome
 from opsctl.serving.unitstate import server_gone
@@ -85,6 +86,21 @@ def roll_back(host: Host, production: ResolvedService, say: Callable[[str], obje
         evidence=ready.evidence,
         guard=view.document() if view else {},
     )
+
+
+def note_in_journal(done: RolledBack, journal: Journal) -> tuple[str, ...]:
+    """Record that production is back in the runs of this controller that left it down; return those runs."""
+    rows = journal.query(
+        "SELECT run, hosts.* FROM hosts WHERE host=? AND production=? AND down_since IS NOT NULL AND NOT verified",
+        done.host,
+        done.service,
+    )
+    noted = tuple(str(row["run"]) for row in rows if not journal.controller_lives(row["run"]))
+    for run in noted:
+        journal.update_host(
+            run, done.host, verified=1, evidence=list(done.evidence), back_at=now(), restored_by="rollback"
+        )
+    return noted
 
 
 def _arm_for_restore(host: Host, production: ResolvedService, say: Callable[[str], object]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from opsctl.quantities import counted
 from opsctl.record import RunRecord
-from opsctl.report.numbers import digits, in_words, mean_and_spread, share
+from opsctl.report.numbers import FEW, in_words, mean_and_spread, mean_of_few, share
 from opsctl.report.reading import Material, Placed, read
 from opsctl.report.traces import TraceReading
 from opsctl.trace.document import TraceAnalysis
@@ -60,31 +61,29 @@ def _decode_step(windows: Sequence[TraceReading]) -> Finding:
     if not by_name:
         return Finding(sentence="No finding: the traces hold no busy time.", source="", conclusive=False)
     # A category that a window lacks had no work there: its share in that window is 0, not unknown.
-    shares = {
-        name: mean_and_spread([*values, *([0.0] * (len(documents) - len(values)))]) for name, values in by_name.items()
-    }
+    shares_of = {name: [*values, *([0.0] * (len(documents) - len(values)))] for name, values in by_name.items()}
+    shares = {name: mean_and_spread(values) for name, values in shares_of.items()}
     ranked = sorted(shares.items(), key=lambda item: -item[1][0])
     largest, (value, spread) = ranked[0]
-    busy, busy_spread = mean_and_spread([document.busy_us_per_step or 0.0 for document in documents])
+    busy = [(document.busy_us_per_step or 0.0) / 1000 for document in documents]
+    parts = shares_of[largest]
     batch = documents[0].main.batch
     steps = sum(document.main.count for document in documents)
     rest = ", ".join(f"{name} {share(mean)}" for name, (mean, _) in ranked[1:NAMED])
     kind = "step" if documents[0].kind in ("", "other") else f"{documents[0].kind} step"
     device = "the device" if documents[0].on_device else "the CPU (operators, no GPU here)"
-    plus_minus = f" ± {digits(100 * spread, 2)}" if spread is not None else ""
     sentence = (
-        f"{largest.capitalize()} is {digits(100 * value, 3)}{plus_minus} % of the time that {device} is busy in a "
+        f"{largest.capitalize()} is {mean_of_few([100 * part for part in parts], ' %', resolution=1)} of the time that "
+        f"{device} is busy in a "
         f"{kind} at batch {'unknown' if batch is None else batch}"
         + (f"; then {rest}" if rest else "")
-        + f". A step is busy for {digits(busy / 1000)}"
-        + (f" ± {digits(busy_spread / 1000, 2)}" if busy_spread is not None else "")
-        + f" ms ({steps} steps in {len(documents)} window{'s' if len(documents) != 1 else ''})."
+        + f". A step is busy for {mean_of_few(busy, ' ms')}: {steps} steps in {counted(len(documents), 'window')}."
     )
     steps_named = ", ".join(dict.fromkeys(window.step.id for window in windows))
     source = (
         f"{len(windows)} trace analys{'es' if len(windows) != 1 else 'is'} of step {steps_named}, files under Sources. "
-        "Share = exclusive busy time of the category / union of all busy intervals, per decode step; "
-        + ("± is the standard deviation over windows." if len(documents) > 1 else "one window: no spread over windows.")
+        "Share = exclusive busy time of the category / union of all busy intervals, per decode step. "
+        + _over(len(documents))
     )
     doubts = [document.main.verdict_because for document in documents if _doubtful(document)]
     if doubts:
@@ -98,6 +97,12 @@ def _decode_step(windows: Sequence[TraceReading]) -> Finding:
         spread=spread,
         samples=len(documents),
     )
+
+
+def _over(windows: int) -> str:
+    if windows == 1:
+        return "One window: no spread over windows."
+    return "The range is over windows." if windows < FEW else "± is over windows."
 
 
 def _doubtful(document: TraceAnalysis) -> bool:

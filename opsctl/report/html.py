@@ -2,7 +2,7 @@
 
 The page's own policy forbids what escaping should make impossible: no script runs but the ones whose hashes
 stand in the head, and nothing is fetched from anywhere. Plotly's script travels gzipped inside the file
-(1.9 MB instead of 4.8); for a site it lies beside the pages instead.
+(1.8 MB instead of 4.8); for a site it lies beside the pages instead.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def plotly_script() -> str:
 
 @cache
 def _packed_plotly() -> str:
-    # mtime=0: the same report gives the same bytes.
-    return base64.b64encode(gzip.compress(plotly_script().encode(), 9, mtime=0)).decode()
+    # mtime=0: the same report gives the same bytes. Base 85 is 6 % shorter than base 64; "<" could begin a comment in
+    # a script element, and "," is no digit of it.
+    return base64.b85encode(gzip.compress(plotly_script().encode(), 9, mtime=0)).decode().replace("<", ",")
 
 
 @cache
@@ -73,7 +74,7 @@ def render(document: Document, *, kind: str = "opsctl report", plotly_file: str 
             style=Markup(_asset("page.css")),  # noqa: S704 - our own file
             script=Markup(script),  # noqa: S704 - our own file
             figures=_json({chart.id: chart.figure for chart in charts}) if charts else "",
-            plotly_packed=Markup(_packed_plotly()) if charts and not plotly_file else "",  # noqa: S704 - base64
+            plotly_packed=Markup(_packed_plotly()) if charts and not plotly_file else "",  # noqa: S704 - base 85
             plotly_file=plotly_file,
             link_files=link_files,
         )

@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 from datetime import datetime
 
+from opsctl.payload.statistics import t_975
+from opsctl.quantities import counted
 from opsctl.results import Figure
 
 ABSENT = "–"
@@ -48,30 +50,91 @@ def amount(value: float | None, unit: str) -> str:
     return count(value) if unit == "count" else f"{digits(value)} {unit}"
 
 
-PLUS_MINUS = "± is half of the 95 % interval where one was computed, else a standard deviation."
+PLUS_MINUS = (
+    "± is half of the 95 % confidence interval of the mean, by Student's t over rounds, windows or repetitions; over "
+    "fewer than 5 windows the range is shown instead. s is a standard deviation, where no interval was computed. "
+    "Verified: the evidence is complete. Conclusive: the interval is at most a quarter of the value on either side."
+)
+"""What ± means in a report: said once."""
+FEW = 5
+"""From fewer values than this a mean is shown with their range, not with an interval."""
+
+
+def plus_minus(value: float, half: float, significant: int = 4) -> str:
+    """Return ``12.1 ± 0.2``, both rounded to what the interval leaves significant.
+
+    The value ends where the second digit of the interval ends, and has at most ``significant`` digits; an interval
+    below its last digit is said to be less than that digit.
+
+    >>> plus_minus(12.3456, 0.21), plus_minus(6.37412, 0.00043), plus_minus(3.0, 0.0)
+    ('12.35 ± 0.21', '6.374 ± <0.001', '3.000 ± <0.001')
+    """
+    places = significant - 1 - _order(value)
+    if half > 0:
+        places = min(places, 1 - _order(half))
+    step = 10.0**-places
+    shown = max(0, places)
+    if half < step / 2:
+        return f"{value:,.{shown}f} ± <{step:,.{shown}f}"
+    return f"{round(value, places):,.{shown}f} ± {round(half, places):,.{shown}f}"
+
+
+def _order(value: float) -> int:
+    return math.floor(math.log10(abs(value))) if value else 0
+
+
+def too_wide(figure: Figure) -> str:
+    """Return what is said in place of an interval that no decision can rest on."""
+    if figure.least is None or figure.most is None:
+        half = digits(figure.half_width, 2)
+        return f"spread too wide: {_samples(figure)}, half of the interval is {half}"
+    return f"spread too wide: {_samples(figure)}, {digits(figure.least)} … {digits(figure.most)}"
 
 
 def with_spread(figure: Figure | None) -> str:
-    """Return ``12.1 ± 0.2`` without unit (the column's head has it): half of the 95 % interval, else the deviation."""
+    """Return ``12.1 ± 0.2`` without unit (the column's head has it), or why there is no interval worth the name."""
     if figure is None:
         return ABSENT
-    if figure.low is not None and figure.high is not None:
-        return f"{digits(figure.value)} ± {digits((figure.high - figure.low) / 2, 2)}"
+    half = figure.half_width
+    if half is not None:
+        return plus_minus(figure.value, half) if figure.conclusive else too_wide(figure)
     if figure.spread is not None:
-        return f"{digits(figure.value)} ± {digits(figure.spread, 2)}"
+        return f"{digits(figure.value)} (s {digits(figure.spread, 2)})"
     return digits(figure.value)
 
 
 def in_words(figure: Figure) -> str:
     """Return a figure for a sentence: ``12.1 ms (95 % interval 11.9 to 12.3, 3 samples)``."""
-    samples = f"{figure.samples} sample{'s' if figure.samples != 1 else ''}"
+    samples = _samples(figure)
     if figure.low is not None and figure.high is not None:
-        about = f"95 % interval {digits(figure.low)} to {digits(figure.high)}, {samples}"
+        if figure.conclusive:
+            about = f"95 % interval {digits(figure.low)} to {digits(figure.high)}, {samples}"
+        else:
+            about = too_wide(figure)
     elif figure.spread is not None:
         about = f"standard deviation {digits(figure.spread, 2)}, {samples}"
     else:
         about = f"{samples}, no spread known"
     return f"{amount(figure.value, figure.unit)} ({about})"
+
+
+def _samples(figure: Figure) -> str:
+    return counted(figure.samples, "sample")
+
+
+def mean_of_few(values: Sequence[float], unit: str = "", *, resolution: int = 4) -> str:
+    """Return the mean of values with its 95 % interval, or with their range where they are fewer than ``FEW``.
+
+    ``resolution``: decimals beyond which the values mean nothing, such as those of a clock.
+    """
+    mean = statistics.fmean(values)
+    if len(values) >= FEW:
+        half = t_975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+        return plus_minus(mean, half) + unit
+    low, middle, high = (
+        min(digits(value), f"{value:,.{resolution}f}", key=len) for value in (min(values), mean, max(values))
+    )
+    return f"{middle}{unit}" if low == high else f"{middle}{unit} ({low} to {high})"
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.production import production_words
 from opsctl.quantities import format_duration
-from opsctl.record import RunRecord
+from opsctl.record import RunRecord, Standing
 from opsctl.report import html, sections
 from opsctl.report.document import Block, Document, Inline, Mark, Prose, Section, Tile, table
 from opsctl.report.finding import finding
@@ -95,15 +96,12 @@ def _tiles(records: Sequence[RunRecord]) -> Iterator[Tile]:
     seen: set[str] = set()
     for record in records:
         for item in record.production:
-            if item.host in seen:
+            if item.host in seen or item.standing is Standing.UNTOUCHED:
                 continue
             seen.add(item.host)
-            yield Tile(
-                f"Production on {item.host}",
-                "verified" if item.verified else "NOT VERIFIED",
-                f"when run {record.run} ended, {clock(record.ended)}",
-                "good" if item.verified else "bad",
-            )
+            words, tone = production_words(item)
+            when = "now" if record.ended is None else clock(record.ended)
+            yield Tile(f"Production on {item.host}", words, f"run {record.run}, {when}", tone)
     if records:
         last = records[0]
         yield Tile("Last run", last.outcome or "unknown", last.run, STATE_TONES.get(last.outcome, "warn"))

@@ -19,7 +19,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel
 
@@ -50,7 +50,7 @@ class Journal(Database):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._lockfiles: dict[str, IO[str]] = {}
+        self._locks: dict[str, int] = {}
 
     @classmethod
     def open(cls, folder: Path | None = None) -> Journal:
@@ -60,9 +60,9 @@ class Journal(Database):
     def close(self) -> None:
         """Close the database and let go of every run's lock."""
         super().close()
-        for handle in self._lockfiles.values():
-            handle.close()
-        self._lockfiles.clear()
+        for handle in self._locks.values():
+            os.close(handle)
+        self._locks.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -88,31 +88,35 @@ class Journal(Database):
 
     def lock_run(self, run: str) -> None:
         """Hold the run as its controller. Raises JournalError when another process does."""
-        path = self.run_folder(run) / "controller.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = path.open("a+")
+        # The folder itself: a file could be deleted by hand, and a controller at work would look dead.
+        path = self.run_folder(run)
+        path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            handle.close()
+            os.close(handle)
             raise JournalError(
                 f"run {run} has a living controller",
                 where=str(path),
                 hint=f"opsctl status {run} --watch",
             ) from error
-        self._lockfiles[run] = handle
+        self._locks[run] = handle
 
     def controller_lives(self, run: str) -> bool:
         """Whether some process holds the run's lock."""
-        if run in self._lockfiles:
+        if run in self._locks:
             return True
         try:
-            with (self.run_folder(run) / "controller.lock").open("r+") as handle:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            handle = os.open(self.run_folder(run), os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return True
+        finally:
+            os.close(handle)
         return False
 
     def end_run(self, run: str, *, outcome: str, exit_code: int, reason: str) -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from opsctl.errors import JournalError
 from opsctl.record import (
+    REFUSED,
     ActionRecord,
     EventRecord,
     HoldRecord,
@@ -18,18 +19,19 @@ from opsctl.record import (
     PhaseRecord,
     ProductionRecord,
     RunRecord,
+    Standing,
     StepRecord,
 )
 from opsctl.results import Evidence, State, StepResult
 from opsctl.runs import durations
 from opsctl.runs.journal import Journal
+from opsctl.runs.verdict import endings
 
 CONTROLLER_DIED = "controller died"
 LEFT = "left"
 """The outcome of a run that a person left by a second signal, and the file in its folder that says so."""
 WITHOUT_CONTROLLER = frozenset({CONTROLLER_DIED, LEFT})
 """Outcomes of runs that have no end and no controller: only their hosts know what is so."""
-_REFUSED = {"not fit", "held by someone else"}
 
 
 class RunSummary(BaseModel):
@@ -92,7 +94,7 @@ def find_run(journal: Journal, wanted: str | None) -> str:
     if wanted is None:
         running = [str(row["run"]) for row in rows if row["outcome"] == "running"]
         at_work = [run for run in running if journal.controller_lives(run)]
-        touching = [str(row["run"]) for row in rows if row["outcome"] not in _REFUSED]
+        touching = [str(row["run"]) for row in rows if row["outcome"] not in REFUSED]
         return [*at_work, *touching, *runs][0]
     matches = [run for run in runs if run.startswith(wanted)]
     if wanted in matches:
@@ -108,6 +110,16 @@ def find_run(journal: Journal, wanted: str | None) -> str:
     )
 
 
+def left_behind(journal: Journal, host: str) -> str | None:
+    """Return the newest run that took a host's production down, has no end and no controller; None where none has."""
+    rows = journal.query(
+        "SELECT run FROM hosts JOIN runs USING (run) WHERE host=? AND outcome='running' AND down_since IS NOT NULL"
+        " AND NOT verified ORDER BY started DESC",
+        host,
+    )
+    return next((str(row["run"]) for row in rows if not journal.controller_lives(row["run"])), None)
+
+
 def load_run(journal: Journal, run: str, *, events: bool = True) -> RunRecord:
     """Return a complete run, or one without its events for a view model. Raises JournalError when there is none."""
     rows = journal.query("SELECT * FROM runs WHERE run=?", run)
@@ -117,6 +129,9 @@ def load_run(journal: Journal, run: str, *, events: bool = True) -> RunRecord:
     hosts = journal.query("SELECT * FROM hosts WHERE run=? ORDER BY host", run)
     outcome = outcome_of(journal, row)
     last_seen = _last_event(journal, run) if outcome in WITHOUT_CONTROLLER else None
+    standing = {ending.host: ending.standing for ending in endings(journal, run)}
+    if outcome == "running":
+        standing = {name: one if one is Standing.VERIFIED else Standing.AT_WORK for name, one in standing.items()}
     return RunRecord(
         run=run,
         playbook=row["playbook"],
@@ -133,7 +148,7 @@ def load_run(journal: Journal, run: str, *, events: bool = True) -> RunRecord:
         actions=_actions(journal, run),
         loads=_loads(journal, run),
         holds=_holds(journal, run),
-        production=tuple(_production(host, last_seen) for host in hosts),
+        production=tuple(_production(host, standing[host["host"]], last_seen) for host in hosts),
         environment={host["host"]: json.loads(host["environment"]) for host in hosts},
         variants={
             variant["service"]: tuple(json.loads(variant["differences"]))
@@ -248,7 +263,7 @@ def _phases(journal: Journal, run: str) -> tuple[PhaseRecord, ...]:
     )
 
 
-def _production(host: sqlite3.Row, last_seen: str | None) -> ProductionRecord:
+def _production(host: sqlite3.Row, standing: Standing, last_seen: str | None) -> ProductionRecord:
     down = None
     if host["down_since"] and host["back_at"]:
         down = (datetime.fromisoformat(host["back_at"]) - datetime.fromisoformat(host["down_since"])).total_seconds()
@@ -258,7 +273,7 @@ def _production(host: sqlite3.Row, last_seen: str | None) -> ProductionRecord:
         service=host["production"],
         unit=host["unit"],
         as_found=host["as_found"],
-        verified=bool(host["verified"]),
+        standing=standing,
         evidence=tuple(Evidence.model_validate(item) for item in evidence),
         down_since=host["down_since"],
         back_at=host["back_at"],

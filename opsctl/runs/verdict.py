@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opsctl.errors import ExitCode
+from opsctl.record import Standing
 from opsctl.results import State
 from opsctl.runs.journal import Journal
 
@@ -39,17 +40,30 @@ class HostEnding:
     """Whether anything but guard and lease was changed, or may have been."""
     held: bool
     """Whether a lease was armed and is not known to be closed."""
-    safe: bool
-    """Whether production was verified after all that was done, or left down as it was found."""
+    proved: bool
+    """Whether production was verified after all that was done, with evidence."""
+    left_down: bool
+    """Whether it was left down as it was found, as a person had asked."""
     failure: str
     states: frozenset[State]
     """Of its steps."""
 
     @property
+    def standing(self) -> Standing:
+        """How production stands when the run is over."""
+        if self.proved:
+            return Standing.VERIFIED
+        if self.left_down:
+            return Standing.LEFT_DOWN
+        return Standing.UNVERIFIED if self.touched or self.held else Standing.UNTOUCHED
+
+    @property
     def code(self) -> ExitCode | None:
         """The exit code that this host alone calls for; None where it was neither touched nor held."""
-        if not self.safe:
-            return ExitCode.PRODUCTION_NOT_VERIFIED if self.touched or self.held else None
+        if self.standing is Standing.UNTOUCHED:
+            return None
+        if self.standing is Standing.UNVERIFIED:
+            return ExitCode.PRODUCTION_NOT_VERIFIED
         if self.failure or self.states & {State.FAILED, State.SKIPPED}:
             return ExitCode.FAILED
         return ExitCode.INCONCLUSIVE if self.states - {State.VERIFIED} else ExitCode.VERIFIED
@@ -71,7 +85,7 @@ class Verdict:
 def verdict_of(journal: Journal, run: str) -> Verdict:
     """Return how a run ended, from its journal: 2 and 4 only where it holds no touch, 0 only with evidence."""
     (row,) = journal.query("SELECT interrupted, error, error_code FROM runs WHERE run=?", run)
-    hosts = _endings(journal, run)
+    hosts = endings(journal, run)
     codes = {host.code for host in hosts if host.code is not None}
     failed = row["error"] or any(host.failure for host in hosts) or journal.failed is not None
     if not codes:
@@ -85,7 +99,7 @@ def verdict_of(journal: Journal, run: str) -> Verdict:
     return Verdict(code, _reason(journal, run, row["error"], hosts))
 
 
-def _endings(journal: Journal, run: str) -> tuple[HostEnding, ...]:
+def endings(journal: Journal, run: str) -> tuple[HostEnding, ...]:
     """Return what the journal holds of each host of a run."""
     states: dict[str, set[State]] = {}
     for row in journal.query("SELECT host, state FROM steps WHERE run=?", run):
@@ -95,7 +109,8 @@ def _endings(journal: Journal, run: str) -> tuple[HostEnding, ...]:
             host=row["host"],
             touched=_touched(journal, run, row["host"]) or row["down_since"] is not None,
             held=_held(journal, run, row["host"]),
-            safe=bool(row["left_down"]) or (bool(row["verified"]) and row["evidence"] != "[]"),
+            proved=bool(row["verified"]) and row["evidence"] != "[]",
+            left_down=bool(row["left_down"]),
             failure=row["failure"],
             states=frozenset(states.get(row["host"], ())),
         )

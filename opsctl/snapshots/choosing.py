@@ -20,7 +20,7 @@ def compare_all(
     history: History,
     *,
     nights: int = 14,
-    anyway: bool = False,
+    force: bool = False,
 ) -> list[Comparison]:
     """Compare every service that both sides have; ``a`` None is the history's baseline of each.
 
@@ -48,11 +48,11 @@ def compare_all(
             hint="opsctl history tpot.p50 shows what the history holds",
         )
     unequal = [pair for pair in pairs if not pair.comparable]
-    if unequal and not anyway:
+    if unequal and not force:
         raise UnfitError(
             f"{unequal[0].a} and {unequal[0].b} were not measured alike",
             seen="; ".join(f"{item.name}: {_short(item.a)} → {_short(item.b)}" for item in unequal[0].differences[:8]),
-            hint="compare them all the same with --anyway",
+            hint="compare them all the same with --force",
         )
     return pairs
 

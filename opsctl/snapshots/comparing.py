@@ -24,9 +24,14 @@ class Verdict(StrEnum):
 
     LARGER = "larger"
     SMALLER = "smaller"
-    NO_DIFFERENCE = "no difference shown"
-    UNKNOWN = "unknown"
-    """A figure without known noise: a difference of it proves nothing."""
+    UNCHANGED = "not changed by more than 5 %"
+    """By two one-sided tests (TOST): the whole interval of the change lies within ``MARGIN``."""
+    CANNOT_TELL = "cannot tell"
+    """The interval holds no change, and also one beyond ``MARGIN``; or the noise of a figure is not known."""
+
+
+MARGIN = 0.05
+"""A change that people decide on: what lies within it on either side counts as none."""
 
 
 class _Model(BaseModel):
@@ -51,7 +56,7 @@ class MetricComparison(_Model):
     change: float | None = None
     change_low: float | None = None
     change_high: float | None = None
-    verdict: Verdict = Verdict.UNKNOWN
+    verdict: Verdict = Verdict.CANNOT_TELL
     better: bool | None = None
     """Whether the difference that was shown is to the good; None where none was shown, or it is not known."""
     noise: str = ""
@@ -163,9 +168,7 @@ def _judged(
     key: MetricKey, unit: str, a: Side, b: Side, *, bounds: tuple[float, float] | None, noise: str
 ) -> MetricComparison:
     change = b.value / a.value - 1 if a.value else None
-    verdict = Verdict.UNKNOWN
-    if bounds is not None:
-        verdict = Verdict.LARGER if bounds[0] > 0 else Verdict.SMALLER if bounds[1] < 0 else Verdict.NO_DIFFERENCE
+    verdict = Verdict.CANNOT_TELL if bounds is None else _verdict(*bounds)
     return MetricComparison(
         key=key,
         unit=unit,
@@ -178,6 +181,12 @@ def _judged(
         better=_better(key, verdict),
         noise=noise,
     )
+
+
+def _verdict(low: float, high: float) -> Verdict:
+    if low > 0 or high < 0:
+        return Verdict.LARGER if low > 0 else Verdict.SMALLER
+    return Verdict.UNCHANGED if low >= -MARGIN and high <= MARGIN else Verdict.CANNOT_TELL
 
 
 def ratio_bounds(a: Side, b: Side) -> tuple[float, float] | None:

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-KEPT = ("report.md", "report.html", "controller.lock", "trace-*.json")
+KEPT = ("report.md", "report.html", "trace-*.json")
 """Small, and what a report is written from again."""
 
 

@@ -15,7 +15,12 @@ from opsctl.results import Cell, Figure, State
 from opsctl.snapshots.models import Metric, MetricKey, Snapshot
 from opsctl.stages import STAGES, figure_kind
 
-VOLATILE = frozenset({"before", "after", "host", "pid", "time", "problem", "serial", "uuid", "boot_id", "uptime"})
+VOLATILE = frozenset(
+    {
+        *("before", "after", "during", "findings", "host", "pid", "time", "problem", "serial", "uuid", "boot_id"),
+        *("uptime", "load", "pressure", "steal"),
+    }
+)
 """Keys of an environment that differ between runs on the very same machine, at any depth."""
 VOLATILE_GPU = frozenset(
     {

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol, TypedDict
 
 from opsctl.engines import ENGINES
 from opsctl.errors import StageError
+from opsctl.nearest import nearest
 from opsctl.options import Model
 from opsctl.payload.records import Spec
 from opsctl.results import Cell, StepResult
@@ -266,4 +267,6 @@ def only_of(option: str, values: Iterable[str], known: Sequence[str]) -> Iterabl
     """Yield the problem of names that are none of those known."""
     unknown = [value for value in values if value not in known]
     if unknown:
-        yield option, f"wanted any of {', '.join(known)}, found {', '.join(unknown)}"
+        found = ", ".join(unknown)
+        near = nearest(unknown[0], known)
+        yield option, f"wanted any of {', '.join(known)}, found {found}{f'; nearest: `{near}`' if near else ''}"

@@ -15,8 +15,9 @@ from opsctl.quantities import Duration, Size
 from opsctl.results import Cell, StepResult
 from opsctl.stages.advice import advise
 from opsctl.stages.base import Invocation, Place, Stage, StageContext, needs_free_gpus, only_of, positive
-from opsctl.stages.modelchoice import model_shapes
+from opsctl.stages.modelchoice import model_shapes, problems_of_model
 from opsctl.stages.models import ModelShapes
+from opsctl.stages.nccl import problems_of_sweep
 from opsctl.stages.rendering import Column, FigureKind, LineChart, Rendering
 from opsctl.stages.topology import parse_topology
 
@@ -31,7 +32,7 @@ class Collectives(Model):
     """All-reduce and its kin at the model's own message sizes."""
 
     model: str = "served"
-    """kimi-k2.5, or `served`: the served model's own config.json, or a path to a config.json on the host."""
+    """kimi-k2.5 (built in), or `served`: the served model's own config.json."""
     tokens: tuple[int, ...] = (1, 8, 32)
     """Tokens in the step: each gives the message size of the model."""
     ops: tuple[str, ...] = OPS
@@ -181,6 +182,8 @@ class CollectivesStage(Stage):
         """Yield what cannot be measured: GPUs in use, unknown collectives, a number of ranks that is not known."""
         yield from positive("tokens", options.tokens)
         yield from only_of("ops", options.ops, OPS)
+        yield from problems_of_model(options.model)
+        yield from (("sweep", words) for words in problems_of_sweep(options.sweep, DEFAULT))
         if options.backend != "gloo":
             yield from needs_free_gpus(self.name, places)
         if options.across_hosts and len(places) == 1:

@@ -14,7 +14,7 @@ from opsctl.quantities import Duration
 from opsctl.results import Cell, State, StepResult
 from opsctl.stages.base import Invocation, Place, Stage, StageContext, needs_free_gpus, only_of, positive
 from opsctl.stages.gemm_sums import step_sums
-from opsctl.stages.modelchoice import KIMI, model_shapes
+from opsctl.stages.modelchoice import KIMI, model_shapes, problems_of_model
 from opsctl.stages.models import DenseOp, ExpertsOp, ModelShapes
 from opsctl.stages.rendering import Column, FigureKind, LineChart, Rendering, ResultTable
 
@@ -28,7 +28,7 @@ class Gemm(Model):
     """Matrix products at the model's exact shapes."""
 
     model: str = "served"
-    """kimi-k2.5, or `served`: the served model's own config.json, or a path to a config.json on the host."""
+    """kimi-k2.5 (built in), or `served`: the served model's own config.json."""
     tensor_parallel: int | None = Field(default=None, ge=1)
     """Ranks that share a matrix; default: the production service's."""
     expert_parallel: int = Field(default=1, ge=1)
@@ -151,6 +151,7 @@ class GemmStage(Stage):
         if options.device != "cpu":
             yield from needs_free_gpus(self.name, places)
         yield from only_of("backends", options.backends, BACKENDS)
+        yield from problems_of_model(options.model)
         if options.shapes or options.model == KIMI:
             yield from self.unplannable(options, places)
 

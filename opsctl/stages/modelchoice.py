@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from opsctl.errors import StageError
+from opsctl.nearest import suggestion
 from opsctl.stages.base import StageContext
 from opsctl.stages.models import KIMI_K25, ModelShapes, derive
 
 KIMI = "kimi-k2.5"
+SERVED = "served"
 _DEFAULT_RANKS = {KIMI: 8}
+
+
+def problems_of_model(model: str) -> Iterable[tuple[str, str]]:
+    """Yield the problem of a name that is no model's: its shapes would be those of another."""
+    if model not in (KIMI, SERVED):
+        words = f"wanted `{SERVED}` (the served model's own config.json) or a built-in model, found {model!r}"
+        yield "model", words + suggestion(model, (KIMI, SERVED))
 
 
 def model_shapes(
@@ -15,7 +26,7 @@ def model_shapes(
 ) -> ModelShapes:
     """Return the shapes of a model, at the asked tensor-parallel degree, or else that of what serves or of production.
 
-    ``model`` is ``kimi-k2.5``, or anything else for the config.json that the context carries. Raises StageError.
+    ``model`` is ``kimi-k2.5``, or ``served`` for the config.json that the context carries. Raises StageError.
     """
     config = KIMI_K25 if model == KIMI else context.model_config
     if config is None:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.clock import instant
+from opsctl.production import production_words
 from opsctl.quantities import format_duration
 from opsctl.record import PhaseRecord, ProductionRecord, RunRecord, StepRecord
 from opsctl.results import State
@@ -26,6 +27,7 @@ SIGNS = {
     State.INCONCLUSIVE: ("?", "yellow"),
     State.SKIPPED: ("–", "dim"),
 }
+_TONES = {"good": "green", "warn": "yellow", "bad": "bold red"}
 _OUTCOME_STYLE = {"verified": "green", "running": "cyan", "inconclusive": "yellow"}
 
 
@@ -88,30 +90,12 @@ def action_table(record: RunRecord) -> Table:
     return table
 
 
-def production_words(production: ProductionRecord) -> tuple[str, str]:
-    """Return what is to be said of production, and in what style. Unknown is never shown as good."""
-    if production.verified and production.down_since is None:
-        return "serving, never went down", "green"
-    if production.verified:
-        by = f" by the {production.restored_by}" if production.restored_by else ""
-        down = production.downtime_seconds
-        return f"back and verified{by}{f' after {format_duration(down)}' if down is not None else ''}", "green"
-    if production.down_since is not None and production.last_seen is not None:
-        when = f"{production.down_since[11:19]}Z"
-        return f"went DOWN at {when}, and nobody looked after {production.last_seen[11:19]}Z", "bold red"
-    if production.down_since is not None:
-        return f"DOWN for {elapsed(production.down_since, production.back_at)}", "bold red"
-    return {"serving": ("serving, as found", "green")}.get(
-        production.as_found, (f"found {production.as_found}", "yellow")
-    )
-
-
 def _host_line(production: ProductionRecord, lease: str) -> Text:
-    words, style = production_words(production)
+    words, tone = production_words(production)
     line = Text()
     line.append(f"{production.host}", style="bold")
     line.append("  production ")
-    line.append(words, style=style)
+    line.append(words, style=_TONES[tone])
     if lease:
         line.append(f"  lease {lease}", style="dim")
     return line

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from opsctl.campaign.reporting import Aftermath
 from opsctl.errors import ExitCode
-from opsctl.record import ProductionRecord, RunRecord
+from opsctl.production import production_words
+from opsctl.record import ProductionRecord, RunRecord, Standing
 from opsctl.runs.journal import Journal
 from opsctl.runs.reading import load_run
 from opsctl.runs.verdict import verdict_of
-from opsctl.terminal.run_view import production_words
 
 
 def last_word(journal: Journal, run: str, aftermath: Aftermath) -> str:
@@ -27,16 +27,11 @@ def last_word(journal: Journal, run: str, aftermath: Aftermath) -> str:
     lines.extend(f"report: {path}" for path in aftermath.written)
     if verdict.code is ExitCode.FAILED and any(production.restored_by == "guard" for production in record.production):
         lines.append(f"next: opsctl resume {run}")
-    verified = [production for production in record.production if production.verified]
-    others = [production for production in record.production if not production.verified]
-    for production in verified:
-        lines.append(f"production {production.service} on {production.host}: {production_words(production)[0]}")
-    for production in others:
-        if verdict.code is ExitCode.PRODUCTION_NOT_VERIFIED:
+    for production in sorted(record.production, key=lambda one: not one.verified):
+        if production.standing is Standing.UNVERIFIED:
             lines += _not_verified(record, production)
         else:
-            words = "was not touched" if production.down_since is None else production_words(production)[0]
-            lines.append(f"production {production.service} on {production.host}: {words}")
+            lines.append(f"production {production.service} on {production.host}: {production_words(production)[0]}")
     return "\n".join(lines)
 
 

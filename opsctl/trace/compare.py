@@ -9,6 +9,8 @@ from typing import Tuple
 from opsctl.trace.document import Change, Comparison, CountChange, Kernel, Steps, Times, TraceAnalysis
 
 _SIGMAS = 3.0
+_EQUAL = 0.05
+"""A difference that lies within this share, its errors included, counts as none (two one-sided tests)."""
 _STEP_FIGURES = ("wall_us", "busy_us", "sum_us", "idle_us")
 _Side = Tuple[float, float, int]
 """Mean in µs, standard deviation, steps."""
@@ -88,7 +90,8 @@ def _change(name: str, before: _Side | None, after: _Side | None, calls: tuple[f
     elif min(before[2], after[2]) < 3:
         verdict = "unknown"
     elif abs(difference) <= _SIGMAS * error or not difference:
-        verdict = "same"
+        near = _EQUAL * mean_before
+        verdict = "same" if abs(difference) + _SIGMAS * error <= near or not (difference or error) else "cannot tell"
     else:
         verdict = "slower" if difference > 0 else "faster"
     calls_before, calls_after = calls or (None, None)

@@ -280,8 +280,8 @@ class TraceAnalysis:
 class Change:
     """One figure before and after, in µs a step, with the standard error of the difference.
 
-    ``verdict`` is ``new``, ``gone``, ``slower``, ``faster``, ``same`` (within three standard errors) or
-    ``unknown`` (a side has too few steps to tell).
+    ``verdict`` is ``new``, ``gone``, ``slower``, ``faster``, ``same`` (within 5 %, three standard errors
+    included), ``cannot tell`` or ``unknown`` (a side has too few steps).
     """
 
     name: str

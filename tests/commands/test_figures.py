@@ -17,6 +17,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
+from opsctl.record import Standing
 from opsctl.snapshots import History, record_run
 from opsctl.snapshots.store import FILE
 from tests.report import samples
@@ -89,6 +90,20 @@ def test_report_as_html_and_to_standard_output(opsctl: Opsctl, tmp_path: Path) -
     assert opsctl("report", "20261130", "--out", "-").stdout.startswith("# profile-campaign on kimi")
 
 
+def test_the_report_of_a_run_that_left_production_down_exits_3(tmp_path: Path) -> None:
+    record = samples.kimi_campaign(tmp_path / "run")
+    down = record.production[0].model_copy(update={"standing": Standing.UNVERIFIED, "back_at": None})
+    store(record.model_copy(update={"production": (down,), "exit_code": 3}), tmp_path / "opsctl")
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    for words in (["--format", "md"], ["-o", "-"], ["--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "opsctl", "report", *words],
+            capture_output=True, text=True, check=False, timeout=110, env=env,
+        )  # fmt: skip
+        assert done.returncode == 3, done.stderr
+        assert "DOWN" in done.stdout or '"not verified"' in done.stdout
+
+
 def test_report_says_what_is_wrong(opsctl: Opsctl, tmp_path: Path) -> None:
     assert "no run '2030'" in opsctl("report", "2030", code=2).stderr
     (tmp_path / "file").write_text("")
@@ -127,7 +142,7 @@ def test_compare_with_the_baseline_of_nights(opsctl: Opsctl) -> None:
 def test_compare_refuses_what_was_not_measured_alike_until_asked(opsctl: Opsctl) -> None:
     refused = opsctl("compare", "night-039", "night-040", code=2)
     assert "driver: 580.95.05 → 590.1" in refused.stderr
-    done = opsctl("compare", "night-039", "night-040", "--anyway")
+    done = opsctl("compare", "night-039", "night-040", "--force")
     assert "not alike driver: 580.95.05 → 590.1" in done.stdout
     assert done.stdout.index("not alike") < done.stdout.index("tpot.p50")
 

@@ -15,7 +15,7 @@ from tests.faults.bench import LOOK_EVERY, Bench, Controller, short, stepped_clo
 from tests.faults.table import KILLED, NOT_VERIFIED, Fault, StateOf
 
 _SERVES = re.compile(
-    r"production \S+ on \S+: (serving|back and verified|is back and verified|was not touched)|nothing was touched"
+    r"production \S+ on \S+: (serving|back and verified|is back and verified|not touched)|nothing was touched"
 )
 
 

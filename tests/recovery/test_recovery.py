@@ -125,6 +125,29 @@ def test_rollback_from_another_desk_fences_the_run_off_and_may_be_repeated(
     assert not json.loads(again.out)["hosts"][0]["acted"]
 
 
+def test_what_is_said_of_a_dead_run_agrees_before_and_after_a_rollback(desk: Desk, serving_host: LabHost) -> None:
+    run = killed_while_production_is_down(desk)
+    again = desk.run()
+    assert again.code == 4
+    assert f"opsctl resume {run}" in again.out + again.err
+    assert "held by" not in again.named("run.ended")[0]["data"]["error"][2]
+    planned = desk.opsctl("plan", "small.yml")
+    assert planned.code == 4
+    assert f"opsctl resume {run}" in planned.out
+    reported = desk.opsctl("report", run)
+    assert reported.code == 3
+    assert "went DOWN" in reported.out
+
+    back = desk.opsctl("rollback", serving_host.name)
+
+    assert back.code == 0, back.out + back.err
+    shown = desk.opsctl("status", run).out
+    assert "back and verified by the rollback" in shown
+    assert "went DOWN" not in shown
+    assert desk.opsctl("report", run).code == 0
+    assert desk.run().code == 0
+
+
 def test_rollback_starts_what_somebody_stopped_by_hand(desk: Desk, serving_host: LabHost) -> None:
     serving_host.systemctl("stop", f"{PRODUCTION}.service")
     assert not active(serving_host, "vllm-router")
@@ -268,6 +291,7 @@ def test_a_run_that_a_person_left_is_not_one_whose_controller_died(desk: Desk, s
     running.await_error("SIGINT: stopping")
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(10) == 3
+    assert f"opsctl rollback {serving_host.name}" in running.errors.read_text(), "its last words say what to type"
     record = desk.status()
     assert record["outcome"] == "left"
     assert "left at once" in record["reason"]

@@ -21,6 +21,7 @@ from opsctl.record import (
     PhaseRecord,
     ProductionRecord,
     RunRecord,
+    Standing,
     StepRecord,
 )
 from opsctl.results import Artifact, Cell, Evidence, Figure, State, StepResult
@@ -465,7 +466,7 @@ def kimi_campaign(folder: Path, *, run: str = "20261130-0100-kimi", scale: float
                 service=BASE,
                 unit=f"{BASE}.service",
                 as_found="serving",
-                verified=True,
+                standing=Standing.VERIFIED,
                 evidence=(
                     Evidence(
                         asked="unit active, no restart over 3 s",
@@ -565,7 +566,7 @@ def lab_campaign(folder: Path, *, run: str = "20261201-0230-lab") -> RunRecord:
                 service="vllm-standin",
                 unit="vllm-standin.service",
                 as_found="serving",
-                verified=True,
+                standing=Standing.VERIFIED,
                 evidence=(Evidence(asked="3 completions in a row", observed="8, 8, 8 tokens", time=at(1.1)),),
                 down_since=at(0.4),
                 back_at=at(1.1),

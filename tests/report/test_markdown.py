@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from opsctl.record import RunRecord
+from opsctl.record import RunRecord, Standing
 from opsctl.report import finding, render_markdown
 from opsctl.report.markdown import code, escape
 from opsctl.results import State
@@ -70,7 +70,9 @@ def test_the_finding_stands_first_with_number_spread_and_source(kimi: RunRecord)
     assert found.spread is not None
     assert 0 < found.spread < 0.01
     assert found.samples == 3
-    assert re.search(r"Communication is 47\.\d ± 0\.\d+ % of the time that the device is busy", found.sentence)
+    assert re.search(
+        r"Communication is 47\.\d % \(4\d\.\d to 4\d\.\d\) of the time that the device is busy", found.sentence
+    )
     first_heading = text.index("\n## ")
     assert found.sentence in text[:first_heading]
     assert "3 trace analyses of step kernel-profile/2-profile" in found.source
@@ -96,15 +98,17 @@ def test_every_planned_cell_is_listed_with_its_state(kimi: RunRecord) -> None:
 def test_production_and_its_downtime_are_told_with_evidence(kimi: RunRecord) -> None:
     text = render_markdown(kimi)
     section = text[text.index("## Production") : text.index("## Kernels")]
-    assert "It serves again, verified. Downtime: 2h 40m" in section
+    assert "back and verified by the controller after 2h 40m. Downtime: 2h 40m" in section
     assert "16, 16, 16 tokens" in section
 
 
 def test_production_that_is_not_verified_is_shouted(kimi: RunRecord) -> None:
-    production = kimi.production[0].model_copy(update={"verified": False, "back_at": None, "downtime_seconds": None})
+    production = kimi.production[0].model_copy(
+        update={"standing": Standing.UNVERIFIED, "back_at": None, "downtime_seconds": None}
+    )
     text = render_markdown(kimi.model_copy(update={"production": (production,)}))
-    assert "**NOT VERIFIED**" in text
-    assert "is NOT verified now" in text
+    assert "**DOWN, NOT VERIFIED**" in text
+    assert "NOT VERIFIED, DOWN since" in text
     assert "serving, verified" not in text
     assert "| Downtime | *unknown* |" in text
 

@@ -8,10 +8,10 @@ import pytest
 
 from opsctl.record import RunRecord
 from opsctl.report import finding, render_markdown
-from opsctl.report.numbers import amount, clock, count, digits, in_words, share, with_spread
+from opsctl.report.numbers import amount, clock, count, digits, in_words, mean_of_few, plus_minus, share, with_spread
 from opsctl.report.reading import read
 from opsctl.report.traces import unique
-from opsctl.results import Artifact, Figure, State, StepResult
+from opsctl.results import Artifact, Cell, Figure, State, StepResult
 from tests.report import samples
 
 
@@ -38,10 +38,58 @@ def test_numbers_in_words() -> None:
     both = Figure(name="x", value=12.0, unit="ms", low=11.8, high=12.2, spread=0.4, samples=24)
     assert with_spread(both) == "12.00 ± 0.20"
     assert in_words(both) == "12.00 ms (95 % interval 11.80 to 12.20, 24 samples)"
-    assert with_spread(both.model_copy(update={"low": None})) == "12.00 ± 0.40"
+    assert with_spread(both.model_copy(update={"low": None})) == "12.00 (s 0.40)"
     assert in_words(Figure(name="x", value=1.0, unit="s")) == "1.000 s (1 sample, no spread known)"
     assert clock("2026-11-30T01:00:00+00:00") == "2026-11-30 01:00:00 UTC"
     assert clock("soon") == "soon"
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "shown"),
+    [
+        (6.374, 0.00043, "6.374 ± <0.001"),
+        (12.3456, 0.21, "12.35 ± 0.21"),
+        (12.3456, 2.1, "12.3 ± 2.1"),
+        (4255.2, 31.0, "4,255 ± 31"),
+        (123456.0, 4321.0, "123,500 ± 4,300"),
+        (0.0012, 0.00011, "0.00120 ± 0.00011"),
+        (3.0, 0.0, "3.000 ± <0.001"),
+    ],
+)
+def test_a_value_ends_where_its_interval_begins(value: float, half: float, shown: str) -> None:
+    assert plus_minus(value, half) == shown
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([1.406, 1.40602], "1.406"),
+        ([0.0000015, 0.000003], "0.0000"),
+        ([0.0, 0.0], "0"),
+        ([12.1, 12.3, 12.2], "12.20 (12.10 to 12.30)"),
+        ([12.0, 12.1, 12.2, 12.1, 12.1], "12.10 ± 0.09"),
+    ],
+)
+def test_few_values_have_a_range_and_more_an_interval(values: list[float], shown: str) -> None:
+    assert mean_of_few(values) == shown
+
+
+def test_an_interval_that_no_time_can_have_is_replaced_by_the_range() -> None:
+    tpot = Figure(name="tpot.p50", value=71.0, unit="ms", samples=12, low=-123.9, high=265.8, least=12.1, most=160.4)
+    assert with_spread(tpot) == "spread too wide: 12 samples, 12.10 … 160.4"
+    assert in_words(tpot) == "71.00 ms (spread too wide: 12 samples, 12.10 … 160.4)"
+    wide = Figure(name="x", value=26.09, unit="us", samples=3, low=-2300.0, high=2352.0)
+    assert with_spread(wide) == "spread too wide: 3 samples, half of the interval is 2,326"
+
+
+def test_a_verified_cell_that_decides_nothing_is_not_green(tmp_path: Path) -> None:
+    record = samples.lab_campaign(tmp_path)
+    tpot = Figure(name="tpot.p50", value=71.0, unit="ms", samples=12, low=-123.9, high=265.8, least=12.1, most=160.4)
+    cells = (Cell(id="concurrency=1", axes={"concurrency": 1}, state=State.VERIFIED, figures=(tpot,)),)
+    text = render_markdown(changed(record, 0, 0, cells=cells))
+    assert "*verified, not conclusive: tpot.p50*" in text
+    assert "1 conclusive; every planned cell" in text, "the profile's window is; this cell is not"
+    assert text.count("± is half of the 95 % confidence interval") == 1
 
 
 def changed(record: RunRecord, phase: int, step: int, **update: Any) -> RunRecord:
@@ -132,7 +180,7 @@ def test_windows_that_are_too_short_make_no_conclusive_finding(tmp_path: Path) -
     text = render_markdown(
         with_documents(tmp_path, verdict="inconclusive", verdict_because=because, dropped=1, dropped_because="warm-up")
     )
-    assert f"*inconclusive: {because} (1 first steps dropped: warm-up)*" in text
+    assert f"*inconclusive: {because} (1 first step dropped: warm-up)*" in text
 
 
 def test_the_front_ends_file_is_no_rank(tmp_path: Path) -> None:
@@ -195,3 +243,13 @@ def test_other_stages_figures_are_listed(tmp_path: Path) -> None:
     phase = record.phases[0].model_copy(update={"steps": (step,)})
     text = section(render_markdown(record.model_copy(update={"phases": (phase,)})), "Other measurements")
     assert "| nccl.busbw | 41.50 GB/s | – | 1 | results.json\\#busbw |" in text
+
+
+def test_the_environment_stands_once_and_a_step_adds_what_differs(tmp_path: Path) -> None:
+    record = samples.lab_campaign(tmp_path)
+    facts = {"torch": "2.13", "topology": "\x1b[4mGPU0 NUMA\x1b[0m 0-15"}
+    record = changed(record, 0, 0, environment={**facts, "gloo": "yes"})
+    text = render_markdown(record.model_copy(update={"environment": {"lab-1": facts}}))
+    assert text.count("| topology | `GPU0 NUMA 0-15` |") == 1
+    step = text[text.index("Environment of baseline/1-serving-benchmark, where it differs") :]
+    assert "| gloo | `yes` |" in step

@@ -162,6 +162,15 @@ def test_a_living_controller_keeps_others_out(journal: Journal) -> None:
             other.lock_run(RUN)
 
 
+def test_files_that_are_deleted_by_hand_do_not_make_a_living_controller_dead(journal: Journal) -> None:
+    begin(journal)
+    for path in journal.run_folder(RUN).iterdir():
+        path.unlink()
+    with Journal(journal.folder) as other:
+        assert other.controller_lives(RUN)
+        assert list_runs(other)[0].outcome == "running"
+
+
 def test_the_database_is_in_wal_mode_and_syncs_fully(journal: Journal) -> None:
     assert journal.query("PRAGMA journal_mode")[0][0] == "wal"
     assert journal.query("PRAGMA synchronous")[0][0] == 2

@@ -18,11 +18,12 @@ from tests.snapshots.nights import FINGERPRINT, TPOT, night
 @pytest.mark.parametrize(
     ("a", "b", "half", "verdict", "better"),
     [
-        (12.0, 12.05, 0.1, Verdict.NO_DIFFERENCE, None),
+        (12.0, 12.05, 0.1, Verdict.UNCHANGED, None),
         (12.0, 12.6, 0.1, Verdict.LARGER, False),
         (12.0, 11.4, 0.1, Verdict.SMALLER, True),
-        (12.0, 14.0, 2.0, Verdict.NO_DIFFERENCE, None),
-        (12.0, 24.0, None, Verdict.UNKNOWN, None),
+        (12.0, 14.0, 2.0, Verdict.CANNOT_TELL, None),
+        (12.0, 12.0, 0.6, Verdict.CANNOT_TELL, None),
+        (12.0, 24.0, None, Verdict.CANNOT_TELL, None),
     ],
 )
 def test_a_verdict_needs_more_than_noise(
@@ -55,7 +56,7 @@ def test_the_interval_of_a_ratio_holds_the_truth_as_often_as_it_says() -> None:
 def test_nights_give_a_prediction_interval() -> None:
     nights = [night(index, value, half=None) for index, value in enumerate((12.0, 12.1, 11.9, 12.05, 11.95))]
     ordinary = compare_with_nights(nights, night(9, 12.2, half=None)).metrics[0]
-    assert ordinary.verdict is Verdict.NO_DIFFERENCE
+    assert ordinary.verdict is Verdict.UNCHANGED
     assert "5 nights" in ordinary.noise
     slow = compare_with_nights(nights, night(9, 12.6, half=None)).metrics[0]
     assert slow.verdict is Verdict.LARGER
@@ -68,7 +69,7 @@ def test_nights_give_a_prediction_interval() -> None:
 def test_one_side_missing_is_said() -> None:
     comparison = compare(night(0, 12.0), night(1, 12.0, output=900.0))
     missing = next(metric for metric in comparison.metrics if metric.key.name == "output_throughput")
-    assert missing.verdict is Verdict.UNKNOWN
+    assert missing.verdict is Verdict.CANNOT_TELL
     assert missing.a is None
     assert missing.noise == "only one side has it"
 
@@ -79,7 +80,7 @@ def test_unequal_fingerprints_are_compared_only_when_asked(tmp_path: Path) -> No
         with pytest.raises(UnfitError, match="not measured alike") as caught:
             compare_all([night(0, 12.0)], [newer], history)
         assert caught.value.seen == "driver: 580.95.05 → 590; versions.vllm: 0.31.0 → 0.32.0"
-        (comparison,) = compare_all([night(0, 12.0)], [newer], history, anyway=True)
+        (comparison,) = compare_all([night(0, 12.0)], [newer], history, force=True)
     assert [difference.name for difference in comparison.differences] == ["driver", "versions.vllm"]
     assert comparison.metrics[0].verdict is Verdict.LARGER
 

@@ -78,7 +78,9 @@ def test_the_fingerprint_holds_what_must_be_equal_and_nothing_that_flickers(kimi
     )
 
     hotter = {"gpus": [{**before["gpus"][0], "temperature.gpu": "78", "index": "3"}]}
-    warm = {**facts, "before": hotter, "after": hotter, "host": "node-8"}
+    during = [{"samples": 8, "power.draw": 122.865, "clocks.sm": 1980.0, "utilization.gpu": 0.0, "throttle": {}}]
+    read = {"during": during, "findings": ["GPU 0 drew 122.9 W of 700 W"]}
+    warm = {**facts, "before": hotter, "after": hotter, "host": "node-8", **read}
     assert snapshot_of(kimi.model_copy(update={"environment": {"kimi": warm}}))[0].identity == base.identity
     capped = {"gpus": [{**before["gpus"][0], "power.limit": "500"}]}
     changed = kimi.model_copy(update={"environment": {"kimi": {**facts, "before": capped}}})

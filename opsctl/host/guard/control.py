@@ -26,6 +26,7 @@ __all__ = [
     "arm",
     "break_",
     "confirm",
+    "held_error",
     "holds",
     "install",
     "refuse_held",
@@ -161,7 +162,7 @@ def show(host: Host, *, deadline: Deadline) -> LeaseView | None:
     return _judge(host, done, "read the lease")
 
 
-def refuse_held(host: Host, *, deadline: Deadline) -> None:
+def refuse_held(host: Host, *, deadline: Deadline, hint: str = "") -> None:
     """Raise HostHeld while somebody holds the host, before production is judged: it is down for their sake.
 
     A live lease that no guard watches (its arming was cut short, or somebody stopped the guard) would never end:
@@ -170,11 +171,11 @@ def refuse_held(host: Host, *, deadline: Deadline) -> None:
     view = show(host, deadline=deadline)
     if view is None or not view.live:
         return
-    seen = view.describe()
+    also = ""
     if not view.watched:
         woken = _ask(host, "wake", deadline=deadline)
-        seen += "; it was started" if woken.exit_status == 0 else f"; starting it failed: {_last_line(woken)}"
-    raise _held(host, view, "borrow the host", seen)
+        also = "; it was started" if woken.exit_status == 0 else f"; starting it failed: {_last_line(woken)}"
+    raise held_error(host.name, view, wanted="borrow the host", also=also, hint=hint)
 
 
 def break_(host: Host, *, by: str, deadline: Deadline) -> LeaseView | None:
@@ -236,7 +237,7 @@ def _judge(host: Host, done: Completed, wanted: str) -> LeaseView:
     if done.exit_status == 0:
         return view
     if done.exit_status == GuardExit.HELD:
-        raise _held(host, view, wanted, f"{view.describe()} ({said})")
+        raise held_error(host.name, view, wanted=wanted, also=f" ({said})")
     if done.exit_status == GuardExit.LOST:
         raise LeaseLost(
             f"the lease on {host.name} is gone: {view.describe()}",
@@ -264,13 +265,17 @@ def _judge(host: Host, done: Completed, wanted: str) -> LeaseView:
     )
 
 
-def _held(host: Host, view: LeaseView, wanted: str, seen: str) -> HostHeld:
+def held_error(host: str, view: LeaseView, *, wanted: str = "", also: str = "", hint: str = "") -> HostHeld:
+    """Return the error of a host that somebody holds. ``hint`` comes before what may always be done."""
+    run = f"run {view.run}, " if view.run else ""
+    seen = run + view.since_and_until() if view.state == "held" else view.describe()
+    always = f"wait (opsctl lease show {host}); only where they are gone for good: opsctl lease break {host}"
     return HostHeld(
-        f"{host.name} is held by {view.holder or 'someone else'}",
-        wanted=wanted,
-        seen=seen,
-        where=host.name,
-        hint=f"wait (opsctl lease show {host.name}); only where they are gone for good: opsctl lease break {host.name}",
+        f"{host} is held by {view.holder or 'someone else'}",
+        wanted=wanted or None,
+        seen=seen + also,
+        where=host,
+        hint=hint or always,
     )
 
 

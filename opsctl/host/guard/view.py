@@ -60,9 +60,7 @@ class LeaseView:
         """Return one line for a person: who, since when, until when, or who restored what and when."""
         run = f" (run {self.run})" if self.run else ""
         if self.state == "held":
-            until = f"until {format_duration(self.remaining)} from now unless renewed"
-            alone = "" if self.watched else "; NO guard watches it"
-            return f"held by {self.holder}{run} since {self.since}, {until}{alone}"
+            return f"held by {self.holder}{run} {self.since_and_until()}"
         if self.state == "restoring":
             trouble = f", attempt {self.attempt + 1}: {self.seen}" if self.attempt or self.seen else ""
             return f"{self.why}: the guard is bringing back {self.unit or 'nothing'} ({self.phase}{trouble}){run}"
@@ -71,6 +69,11 @@ class LeaseView:
             reason = f", after: {self.why}" if self.why else ""
             return f"closed by {self.closed_by} at {self.closed_at}: {what}{reason}{run}"
         return "no lease was ever held here"
+
+    def since_and_until(self) -> str:
+        """Return since when and until when it is held, for a sentence that has said by whom."""
+        until = f"until {format_duration(self.remaining)} from now unless renewed"
+        return f"since {self.since}, {until}{'' if self.watched else '; NO guard watches it'}"
 
     def document(self) -> dict[str, Any]:
         """Return what ``--json`` prints."""

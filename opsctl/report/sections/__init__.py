@@ -5,7 +5,7 @@ from __future__ import annotations
 from opsctl.record import RunRecord
 from opsctl.report.document import Document, Mark, Section
 from opsctl.report.finding import finding_of
-from opsctl.report.numbers import clock
+from opsctl.report.numbers import PLUS_MINUS, clock
 from opsctl.report.reading import read
 from opsctl.report.sections import advice, comparison, context, decode, measured, overview
 
@@ -41,5 +41,5 @@ def build(record: RunRecord, previous: RunRecord | None = None, *, home: str = "
         tiles=overview.tiles(material),
         sections=tuple(part for part in parts if part is not None),
         links=(Mark("All runs", href=home, page=True),) if home else (),
-        footer=f"Written by opsctl {record.opsctl_version} from the journal of run {record.run}.",
+        footer=f"{PLUS_MINUS} Written by opsctl {record.opsctl_version} from the journal of run {record.run}.",
     )

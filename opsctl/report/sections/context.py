@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,11 +13,13 @@ from opsctl.quantities import format_size
 from opsctl.report.document import Block, Inline, Items, Mark, Prose, Section, table
 from opsctl.report.numbers import ABSENT
 from opsctl.report.reading import Material, Placed
-from opsctl.report.sections.overview import state
+from opsctl.report.sections.overview import cell_state, state
 from opsctl.report.traces import unique
 from opsctl.results import State
 from opsctl.stages import STAGES
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""What nvidia-smi writes around the heads of its tables."""
 _NAMED = 5  # cells alike that have a row each; more of them share one, and the folded table names them all
 
 
@@ -45,7 +48,7 @@ def scope(material: Material) -> Section:
                     (
                         Mark(item.place, "code"),
                         Mark(item.cell.id, "code"),
-                        state(item.cell.state),
+                        cell_state(item.cell),
                         str(len(item.cell.figures)),
                     )
                     for item in placed
@@ -114,13 +117,15 @@ def str_number(item: object) -> tuple[int, float, str]:
 def environment(material: Material) -> Section:
     """Give what the figures were taken on, host by host, and how each variant differs from production."""
     blocks: list[Block] = []
+    known = {line for facts in material.record.environment.values() for line in _flat(facts)}
     for host, facts in material.record.environment.items():
         rows = [(key, Mark(text, "code")) for key, text in _flat(facts)]
         blocks.append(table((f"On {host}", "Seen"), rows))
     for place, result in material.results():
-        if result.environment:
-            rows = [(key, Mark(text, "code")) for key, text in _flat(result.environment)]
-            blocks.append(table(("During the step", "Seen"), rows, folded=True, caption=f"Environment of {place}"))
+        rows = [(key, Mark(text, "code")) for key, text in _flat(result.environment) if (key, text) not in known]
+        if rows:
+            caption = f"Environment of {place}, where it differs"
+            blocks.append(table(("During the step", "Seen"), rows, folded=True, caption=caption))
     if not blocks:
         blocks.append(Prose("The run recorded no environment: its figures cannot be compared with others."))
     for variant, differences in material.record.variants.items():
@@ -140,7 +145,7 @@ def _flat(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         elif isinstance(found, list | tuple):
             lines.append((key, " ".join(str(item) for item in found) or ABSENT))
         else:
-            lines.append((key, "unknown" if found is None else str(found)))
+            lines.append((key, "unknown" if found is None else _COLOUR.sub("", str(found))))
     return lines
 
 

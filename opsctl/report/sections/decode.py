@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from opsctl.quantities import counted
 from opsctl.report import charts
 from opsctl.report.document import Block, Callout, Inline, Items, Mark, Prose, Section, table
-from opsctl.report.numbers import ABSENT, PLUS_MINUS, count, digits, mean_and_spread, share, with_spread
+from opsctl.report.numbers import ABSENT, count, digits, mean_of_few, share, with_spread
 from opsctl.report.reading import Material, Placed
 from opsctl.report.traces import TraceReading
 from opsctl.results import Figure
@@ -74,7 +74,7 @@ def _windows(readings: Sequence[TraceReading]) -> Block:
 
 
 def _verdict(decode: Steps) -> Inline:
-    dropped = f" ({decode.dropped} first steps dropped: {decode.dropped_because})" if decode.dropped else ""
+    dropped = f" ({counted(decode.dropped, 'first step')} dropped: {decode.dropped_because})" if decode.dropped else ""
     if decode.verdict == "inconclusive":
         return Mark(f"inconclusive: {decode.verdict_because}{dropped}", "warn")
     return f"{decode.verdict or ABSENT}{dropped}"
@@ -97,7 +97,7 @@ def _categories(windows: Sequence[TraceReading]) -> Block:
         ("Category", "Busy, ms a step", "Share of busy", "Sum, ms a step", "Overlapped, ms a step", "Windows"),
         [row[:-1] for row in rows],
         numeric=(1, 2, 3, 4, 5),
-        note=f"Mean ± standard deviation over {counted(len(windows), 'window')} at batch "
+        note=f"Mean over {counted(len(windows), 'window')} at batch "
         f"{_batch(windows)}. Busy is exclusive: an instant belongs to one category, so shares add up to 100 %. "
         "Overlapped: done while other work ran, so removing it saves nothing. Busy communication is exposed "
         "communication.",
@@ -239,7 +239,6 @@ def beside_the_clock(material: Material) -> Section | None:
     if not rows:
         return None
     note = (
-        f"{PLUS_MINUS} "
         "TPOT is measured at the client, on the host; a step of a trace is slowed by its own capture. Summed kernel "
         "time is no wall time: streams overlap. Numbers taken under a profiler never enter the history."
     )
@@ -270,7 +269,7 @@ def _trace_times(material: Material) -> Iterator[tuple[Inline, ...]]:
     for window in material.traces.readings:
         decode = window.document.main
         if decode.wall_us is not None:
-            spread = f" ± {digits(decode.wall_us.mean * decode.wall_us.cv / 1000, 2)}"
+            spread = f" (s {digits(decode.wall_us.mean * decode.wall_us.cv / 1000, 2)})"
             yield (
                 "trace: wall time of a step",
                 Mark(window.name, "code"),
@@ -287,12 +286,10 @@ def _milli(micros: float | None) -> str:
 def _mean_ms(micros: Sequence[float]) -> str:
     if not micros:
         return ABSENT
-    mean, spread = mean_and_spread(micros)
-    return digits(mean / 1000) + (f" ± {digits(spread / 1000, 2)}" if spread is not None else "")
+    return mean_of_few([micro / 1000 for micro in micros])
 
 
 def _mean_share(shares: Sequence[float]) -> str:
     if not shares:
         return ABSENT
-    mean, spread = mean_and_spread(shares)
-    return share(mean) + (f" ± {digits(100 * spread, 2)}" if spread is not None else "")
+    return mean_of_few([100 * part for part in shares], " %", resolution=1)

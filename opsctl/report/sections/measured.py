@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from opsctl.quantities import format_size
 from opsctl.report import charts
 from opsctl.report.document import Block, Inline, Mark, Prose, Section, Table, table
-from opsctl.report.numbers import ABSENT, PLUS_MINUS, amount, digits, share, with_spread
+from opsctl.report.numbers import ABSENT, amount, digits, share, with_spread
 from opsctl.report.reading import Material, Placed
-from opsctl.report.sections.overview import state
+from opsctl.report.sections.overview import cell_state
 from opsctl.results import Cell, StepResult
 from opsctl.stages import STAGES
 from opsctl.stages.base import Stage
@@ -49,7 +49,7 @@ def _step_table(shown: Rendering, placed: Sequence[Placed]) -> Block:
         shown,
         [item.cell for item in placed],
         caption=f"{first.phase.serve}, {first.place}" + (f" ({told})" if told else ""),
-        note=f"{PLUS_MINUS} {shown.note}{profiled}",
+        note=f"{shown.note}{profiled}",
     )
 
 
@@ -63,7 +63,7 @@ def cell_table(shown: Rendering, cells: Sequence[Cell], *, caption: str, note: s
         [
             (
                 *(_axes(column, cell, named) for column in apart),
-                state(cell.state),
+                cell_state(cell),
                 *(_figure(column, cell) for column in figures),
             )
             for cell in cells
@@ -144,7 +144,7 @@ def others(material: Material) -> Section | None:
         return None
     rows = list(_figure_rows(placed))
     block: Block = (
-        table(("Step", "Cell", "Figure", "Value", "± or interval", "Samples", "Formula"), rows, numeric=(3, 4, 5))
+        table(("Step", "Cell", "Figure", "Value", "95 % interval", "Samples", "Formula"), rows, numeric=(3, 4, 5))
         if rows
         else Prose("They ended without figures; Scope has their states.")
     )
@@ -159,7 +159,7 @@ def _figure_rows(placed: Iterable[Placed]) -> Iterable[tuple[Inline, ...]]:
                 if figure.low is not None
                 else ABSENT
                 if figure.spread is None
-                else f"± {digits(figure.spread, 2)}"
+                else f"s {digits(figure.spread, 2)}"
             )
             yield (
                 Mark(item.place, "code"),

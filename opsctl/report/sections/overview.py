@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from opsctl.production import production_words
 from opsctl.quantities import format_duration
-from opsctl.record import ProductionRecord
+from opsctl.record import REFUSED, ProductionRecord, RunRecord, Standing
 from opsctl.report import charts
 from opsctl.report.document import Block, Callout, Inline, Mark, Prose, Section, Tile, Tone, table
 from opsctl.report.numbers import ABSENT, amount, clock, in_words, seconds_between
 from opsctl.report.reading import Material
-from opsctl.results import State
+from opsctl.results import Cell, Figure, State
+from opsctl.stages import STAGES
 
 STATE_TONES: dict[str, Tone] = {
     "verified": "good",
@@ -29,6 +31,24 @@ def state(text: str) -> Mark:
     return Mark(text or "unknown", STATE_TONES.get(text, "warn"))
 
 
+def doubtful(cell: Cell) -> Figure | None:
+    """Return the first figure of a verified cell, by its stage's headline, that is too wide to decide by."""
+    if cell.state is not State.VERIFIED:
+        return None
+    return next((figure for figure in cell.figures if figure.conclusive is False and is_headline(figure.name)), None)
+
+
+def is_headline(name: str) -> bool:
+    """Whether some stage decides by a figure of this name."""
+    return any(kind.headline and kind.fits(name) for stage in STAGES.values() for kind in stage.figures)
+
+
+def cell_state(cell: Cell) -> Mark:
+    """Return a cell's state, and that its figures decide nothing where they are too wide: it is not green then."""
+    figure = doubtful(cell)
+    return state(cell.state) if figure is None else Mark(f"verified, not conclusive: {figure.name}", "warn")
+
+
 def tiles(material: Material) -> tuple[Tile, ...]:
     """Return the answers of the first screen: production, downtime, the run, its cells, the first figures."""
     record = material.record
@@ -36,15 +56,17 @@ def tiles(material: Material) -> tuple[Tile, ...]:
     verified = sum(placed.cell.state is State.VERIFIED for placed in cells)
     applying = sum(len(result.applying) for _, result in material.results())
     apart = f"{len(cells) - applying} more do not apply here; " if len(cells) > applying else ""
+    wide = [placed.cell.id for placed in cells if doubtful(placed.cell)]
+    worth = f"{verified - len(wide)} conclusive; " if wide else ""
     answers = [
-        _production_tile(record.production),
+        production_tile(record),
         _downtime_tile(record.production),
         Tile("Run", record.outcome or "unknown", record.reason, STATE_TONES.get(record.outcome, "warn")),
         Tile(
             "Cells",
             f"{verified} of {applying} verified",
-            f"{apart}every planned cell is listed under Scope",
-            "good" if cells and verified == applying else "warn",
+            f"{worth}{apart}every planned cell is listed under Scope",
+            "good" if cells and verified == applying and not wide else "warn",
         ),
     ]
     measured = material.serving(production=True)
@@ -60,16 +82,33 @@ def tiles(material: Material) -> tuple[Tile, ...]:
     return tuple(answers)
 
 
-def _production_tile(production: tuple[ProductionRecord, ...]) -> Tile:
-    if not production:
+_VALUES = {
+    Standing.VERIFIED: "serving, verified",
+    Standing.UNTOUCHED: "not touched",
+    Standing.LEFT_DOWN: "left down",
+    Standing.AT_WORK: "run at work",
+    Standing.UNVERIFIED: "NOT VERIFIED",
+}
+"""The tile's words for one standing, the least to the most alarming."""
+
+
+def production_tile(record: RunRecord) -> Tile:
+    """Return what the journal's evidence says of production; the worst host of the run gives the value."""
+    if not record.production:
+        if record.outcome in REFUSED:
+            return Tile("Production", "not touched", record.outcome)
         return Tile("Production", "unknown", "the run recorded nothing about production", "warn")
-    missing = [item for item in production if not item.verified]
-    if missing:
-        names = ", ".join(f"{item.unit} on {item.host}" for item in missing)
-        return Tile("Production", "NOT VERIFIED", f"{names}: look now", "bad")
-    times = [item.evidence[-1].time for item in production if item.evidence]
-    when = f"last seen {clock(max(times))}" if times else "no time was recorded"
-    return Tile("Production", "serving, verified", when, "good")
+    worst = max((item.standing for item in record.production), key=list(_VALUES).index)
+    those = [item for item in record.production if item.standing is worst]
+    words = [production_words(item) for item in those]
+    if worst is Standing.VERIFIED:
+        note = f"last seen {clock(max(item.evidence[-1].time for item in those))}"
+    else:
+        note = "; ".join(f"{item.unit} on {item.host}: {said}" for item, (said, _) in zip(those, words, strict=True))
+    tones = [tone for _, tone in words]
+    tone: Tone = "bad" if "bad" in tones else "warn" if "warn" in tones else "good"
+    down = worst is Standing.UNVERIFIED and any(item.down_since and not item.back_at for item in those)
+    return Tile("Production", "DOWN, NOT VERIFIED" if down else _VALUES[worst], note, tone)
 
 
 def _downtime_tile(production: tuple[ProductionRecord, ...]) -> Tile:
@@ -89,7 +128,7 @@ def downtime(item: ProductionRecord) -> float | None:
     if item.downtime_seconds is not None:
         return item.downtime_seconds
     if item.down_since is None:
-        return 0.0 if item.verified and item.as_found == "serving" else None
+        return 0.0 if item.verified or item.standing is Standing.UNTOUCHED else None
     return seconds_between(item.down_since, item.back_at)
 
 
@@ -219,14 +258,9 @@ def _restore_of(item: ProductionRecord) -> list[Block]:
     gone = "unknown" if seconds is None else "none" if seconds == 0 else format_duration(seconds)
     by = f" Restored by the {item.restored_by}." if item.restored_by else ""
     found = f"{item.unit} on {item.host} was found {item.as_found or 'in an unknown state'}."
-    verdict = (
-        Callout(f"{found} It serves again, verified. Downtime: {gone}.{by}", "good")
-        if item.verified
-        else Callout(
-            f"{found} It is NOT verified now: a person, or the guard on the host, has to act. Downtime: {gone}.{by}",
-            "bad",
-        )
-    )
+    words, tone = production_words(item)
+    act = " A person, or the guard on the host, has to act." if item.standing is Standing.UNVERIFIED else ""
+    verdict = Callout(f"{found} Now: {words}.{act} Downtime: {gone}.{by}", tone)
     facts = [("down since", clock(item.down_since)), ("answering again", clock(item.back_at))]
     rows: list[tuple[Inline, ...]] = [
         *((asked, observed, "") for asked, observed in facts if observed != ABSENT),

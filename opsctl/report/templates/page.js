@@ -4,12 +4,30 @@
 (async () => {
   const packed = document.getElementById("plotly-packed");
   if (packed) {
-    const bytes = Uint8Array.from(atob(packed.textContent), (letter) => letter.charCodeAt(0));
+    const bytes = fromBase85(packed.textContent);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     const source = document.createElement("script");
     source.textContent = await new Response(stream).text();
     document.head.append(source);
   }
+
+  // Python's base85 alphabet, with a comma for "<": five digits hold four bytes.
+  function fromBase85(text) {
+    const digits =
+      "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~";
+    const value = new Uint8Array(128);
+    for (let digit = 0; digit < digits.length; digit += 1) value[digits.charCodeAt(digit)] = digit;
+    const bytes = new Uint8Array(Math.ceil(text.length / 5) * 4);
+    for (let from = 0, to = 0; from < text.length; from += 5) {
+      let word = 0;
+      for (let at = from; at < from + 5; at += 1) {
+        word = word * 85 + (at < text.length ? value[text.charCodeAt(at)] : 84);
+      }
+      for (let shift = 24; shift >= 0; shift -= 8, to += 1) bytes[to] = word >>> shift;
+    }
+    return bytes.subarray(0, Math.floor((text.length * 4) / 5));
+  }
+
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const charts = [...document.querySelectorAll(".chart")];
   const coarse = matchMedia("(pointer: coarse)").matches;

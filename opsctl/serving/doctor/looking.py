@@ -102,14 +102,18 @@ done"""
     return parse_df(_text(host, ["sh", "-c", script, "df", *paths], deadline) or "")
 
 
-def kernel_log(host: Host, deadline: Deadline) -> str | None:
-    """Read the kernel's lines since boot that name a GPU or a disk; "" where there are none, None if not readable."""
+_TROUBLE = "NVRM|I/O error|EXT4-fs error|XFS .*error|nvme.*timeout"
+"""What the kernel says of a GPU or a disk that is in trouble, as grep -E -i takes it."""
+
+
+def kernel_log(host: Host, deadline: Deadline, pattern: str = _TROUBLE) -> str | None:
+    """Read the kernel's lines since boot that fit a pattern; "" where there are none, None if not readable."""
     script = """
 lines=$(journalctl -k -b -q --no-pager -o short-iso 2>/dev/null) || lines=$(dmesg 2>/dev/null) || exit 9
 [ -n "$lines" ] || lines=$(dmesg 2>/dev/null) || exit 9
-printf '%s\\n' "$lines" | grep -E -i 'NVRM|I/O error|EXT4-fs error|XFS .*error|nvme.*timeout' | tail -n 200
+printf '%s\\n' "$lines" | grep -E -i -e "$1" | tail -n 200
 exit 0"""
-    return _text(host, ["sh", "-c", script], deadline)
+    return _text(host, ["sh", "-c", script, "kernel", pattern], deadline)
 
 
 def tools(host: Host, deadline: Deadline) -> tuple[str, ...]:
