@@ -91,6 +91,7 @@ def _left(work: Run, host: Host) -> Resumed:
             where=host.name,
             hint=f"wait (opsctl lease show {host.name}); only where they are gone: opsctl lease break {host.name}",
         )
+    host.listener = view.listener if view is not None and view.run == work.id else ""
     held = view is not None and view.state == "held"
     if view is not None and view.run == work.id and not held:
         _note_the_guard(work, host, production, view)

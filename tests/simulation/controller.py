@@ -119,6 +119,7 @@ class SimulatedHost:
     def __init__(self, world: World) -> None:
         self.world = world
         self.outage = Outage()
+        self.listener = ""
         self._boot = world.boot
         self._fenced: dict[int, SimulatedBus] = {}
         self._sessions = 0
