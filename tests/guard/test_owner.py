@@ -13,33 +13,13 @@ from opsctl.errors import NotGuardable
 from opsctl.host.guard import control
 from opsctl.serving import readiness
 from opsctl.serving.probing import ProbeOutcome
+from tests import decoy
 from tests.guard.site import UNIT, Site, server_unit, until
 
 pytestmark = pytest.mark.lab
 
 CALLED = ("sh", "-c", 'test "$1" = --test || { cat >>/var/tmp/called; exit 0; }', "alert")
 
-# Answers as production does, to anybody, on any port; writes down what it was sent.
-DECOY = """
-import http.server, json, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.note(b"")
-        self.answer({"data": [{"id": "kimi"}]})
-    def do_POST(self):
-        self.note(self.rfile.read(int(self.headers["content-length"])))
-        self.answer({"choices": [{"text": " ok"}], "usage": {"completion_tokens": 2}})
-    def note(self, body):
-        with open("/var/tmp/decoy.log", "a") as log:
-            print(self.path, dict(self.headers), body, file=log, flush=True)
-    def answer(self, document):
-        data = json.dumps(document).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
-"""
 PROXY = """
 import http.server, sys, urllib.error, urllib.request
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -64,36 +44,36 @@ def limit() -> Deadline:
 
 
 @contextmanager
-def decoy(site: Site, port: int = 8000) -> Iterator[subprocess.Popen[bytes]]:
+def strange(site: Site, port: int = 8000) -> Iterator[None]:
     """Let nobody answer on production's port, once it can be had."""
-    site.lab.write_file("/usr/local/bin/decoy.py", DECOY, 0o755)
-    site.lab.exec("sh", "-c", "touch /var/tmp/decoy.log; chmod 666 /var/tmp/decoy.log")
-    login = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "python3", "/usr/local/bin/decoy.py")
-    again = f"until {' '.join(login)} {port}; do sleep 0.1; done"
+    decoy.put(site.lab)
+    login = (
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "/usr/bin/python3",
+        decoy.PATH,
+        str(port),
+        "kimi",
+    )
+    again = f"until {' '.join(login)}; do sleep 0.1; done"
     process = subprocess.Popen(site.lab.exec_argv("sh", "-c", again), stderr=subprocess.DEVNULL)
     try:
         until(lambda: listens(site, port), 15, "the decoy")
-        yield process
+        yield
     finally:
-        end(site, process)
-
-
-def end(site: Site, process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait(10)
-    site.lab.exec("pkill", "-9", "-f", "decoy.py", check=False)
+        process.kill()
+        process.wait(10)
+        site.lab.exec("pkill", "-9", "-f", "decoy.py", check=False)
 
 
 def listens(site: Site, port: int = 8000) -> bool:
-    return f":{port} " in site.lab.exec("ss", "-Hltn").stdout
+    return decoy.listens(site.lab, port)
 
 
 def keyed(site: Site) -> None:
     site.lab.write_file("/etc/production.key", "the-secret\n", 0o600)
-
-
-def received(site: Site) -> str:
-    return site.lab.read_file("/var/tmp/decoy.log")
 
 
 def stop_production(site: Site) -> None:
@@ -112,14 +92,14 @@ def test_a_decoy_is_not_verified_in_a_restore(site: Site, shell: str) -> None:
     site.arm(site.terms(key_file="/etc/production.key", alert=CALLED))
     assert site.field("listener") == "unit"
     stop_production(site)
-    with decoy(site):
+    with strange(site):
         site.guard("break", "bob")
         until(lambda: site.lab.exists("/var/tmp/called"), 60, "the alert", seen=site.log)
         called = site.lab.read_file("/var/tmp/called")
         until(lambda: site.field("attempt") not in {"", "0"}, 60, "a failed attempt", seen=site.log)
         assert site.field("state") == "restoring", site.log()
         assert listens(site), "the decoy was ended"
-    assert received(site) == ""
+    assert decoy.received(site.lab) == ""
     assert "production.service" in called
     site.await_closed(90)
     site.assert_restored()
@@ -136,13 +116,13 @@ def test_production_that_loads_waits_for_its_port(site: Site) -> None:
     site.lab.systemctl("daemon-reload")
     readiness_ = site.service.readiness.model_copy(update={"limit": 3.0})
     site.service = site.service.model_copy(update={"readiness": readiness_})
-    with decoy(site):
+    with strange(site):
         site.guard("break", "bob")
         until(lambda: site.field("result") == "stranger", 30, "a stranger seen", seen=site.log)
         pid, entered = site.main_pid(), site.field("entered")
         until(lambda: int(site.field("now")) - int(entered) > 8, 30, "twice its limit")
         assert (site.main_pid(), site.field("attempt"), site.field("state")) == (pid, "0", "restoring"), site.log()
-    assert received(site) == ""
+    assert decoy.received(site.lab) == ""
     until(lambda: site.lab.exists("/var/tmp/called"), 10, "the alert", seen=site.log)
     said = site.lab.read_file("/var/tmp/called")
     assert "decoy.py" in said
@@ -160,12 +140,12 @@ def test_a_decoy_is_refused_when_a_lease_is_armed(site: Site) -> None:
     site.lab.write_file(f"/etc/systemd/system/{UNIT}", "[Service]\nExecStart=/bin/sleep 600\n")
     site.lab.systemctl("daemon-reload")
     site.lab.systemctl("start", UNIT)
-    with decoy(site):
+    with strange(site):
         with pytest.raises(NotGuardable, match=r"somebody else answers in the place of production.service.*nobody"):
             site.arm(site.terms(key_file="/etc/production.key"))
         seen = readiness.observe(site.host, site.service, deadline=limit())
         assert seen.problem is ProbeOutcome.STRANGER
-    assert received(site) == ""
+    assert decoy.received(site.lab) == ""
 
 
 def test_production_behind_a_proxy_is_verified(site: Site) -> None:
@@ -187,11 +167,11 @@ def test_production_behind_a_proxy_is_verified(site: Site) -> None:
     site.assert_restored()
     site.arm(site.terms(key_file="/etc/production.key", run="r2", alert=CALLED))
     site.lab.systemctl("stop", "front.service")
-    with decoy(site):
+    with strange(site):
         site.guard("break", "bob")
         until(lambda: site.field("result") == "stranger", 30, "a stranger seen", seen=site.log)
         assert "it was held by front.service/0" in site.field("seen")
-    assert received(site) == ""
+    assert decoy.received(site.lab) == ""
     site.lab.systemctl("start", "front.service")
     site.await_closed()
     site.assert_restored()
@@ -202,7 +182,7 @@ def test_a_containers_socket_is_recorded_by_its_kind(site: Site) -> None:
 
     def contained(number: int) -> None:
         scope = f"docker-{number:064x}.scope"
-        serve = ("python3", "/usr/local/bin/server.py", "8000", "kimi")
+        serve = ("/usr/bin/python3", "/usr/local/bin/server.py", "8000", "kimi")
         argv = site.lab.exec_argv("systemd-run", "--scope", "--quiet", f"--unit={scope}", *serve)
         servers.append(subprocess.Popen(argv))
         until(lambda: listens(site), 20, "the container's server")
@@ -225,6 +205,7 @@ def test_a_containers_socket_is_recorded_by_its_kind(site: Site) -> None:
     finally:
         for server in servers:
             server.kill()
+            server.wait(10)
 
 
 def test_the_pid_of_a_probe_is_not_taken_for_a_later_process(site: Site) -> None:
@@ -246,9 +227,9 @@ def test_the_controller_names_the_stranger_and_goes_on_when_it_is_gone(make_site
     site.lab.systemctl("daemon-reload")
     site.lab.systemctl("start", UNIT)
     service = site.service.model_copy(update={"api_key_file": "/etc/production.key"})
-    with decoy(site):
+    with strange(site):
         seen = readiness.observe(site.host, service, deadline=limit())
         assert (seen.problem, seen.serving) == (ProbeOutcome.STRANGER, False)
         assert "decoy.py" in seen.seen
-    assert received(site) == ""
+    assert decoy.received(site.lab) == ""
     assert control.holds(site.host, lease.token, deadline=limit())
