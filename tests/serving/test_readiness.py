@@ -85,6 +85,7 @@ def test_a_load_is_followed_to_its_tokens(loads: Loads) -> None:
         "systemd: state of vllm-kimi-k25-int4.service",
         "GET /v1/models",
         *["POST /v1/completions"] * 3,
+        "who listens at http://127.0.0.1:8000",
     ]
     assert ready.version == "0.32.0"
     assert ready.n_restarts == 0
