@@ -59,6 +59,8 @@ class Loading:
     started: UnitStatus
     began: float
     """On the monotonic clock."""
+    fresh: bool = True
+    """Whether the unit was started for it: one that ran already says nothing of how long a load takes."""
 
 
 @dataclass
@@ -127,6 +129,7 @@ class BorrowedHost:
     def hold(self, lease: Lease) -> None:
         """Take a lease, and begin to renew it."""
         self._lease = lease
+        self.host.listener = lease.listener
         self._heartbeat = Heartbeat(self.connect, lease, ttl=self.ttl, on_renewed=self._renewed)
         self._heartbeat.start()
 

@@ -33,7 +33,13 @@ from opsctl.serving.probing import Answer, ProbeOutcome, not_ready
 from opsctl.serving.readiness import ServingState
 
 _LOOK = 90.0
-_NEVER = {ProbeOutcome.UNAUTHORIZED, ProbeOutcome.OTHER_MODEL, ProbeOutcome.FOREIGN, ProbeOutcome.UNTRUSTED}
+_NEVER = {
+    ProbeOutcome.UNAUTHORIZED,
+    ProbeOutcome.OTHER_MODEL,
+    ProbeOutcome.FOREIGN,
+    ProbeOutcome.STRANGER,
+    ProbeOutcome.UNTRUSTED,
+}
 """What no restore mends: the inventory is wrong about this service, whatever --if-down says."""
 _SEEN = {"serving": Seen.SERVING, "loading": Seen.LOADING, "down": Seen.DOWN}
 

@@ -66,6 +66,8 @@ def standing_of(state: ServingState, *, silent: bool) -> Standing:
         raise NotReady("production's unit could not be read", seen=state.seen)
     if state.status.stopped or state.status.load_state == "not-found":
         return Standing.DEAD
+    if state.problem is ProbeOutcome.STRANGER:
+        return Standing.LOADING  # what it does itself cannot be seen: it comes up, or dies, when its port is free
     if state.problem in _ANSWERING:
         return Standing.ANSWERING
     return Standing.SILENT if silent or state.state is Serving.DOWN else Standing.LOADING

@@ -24,6 +24,8 @@ from opsctl.plan.planner import step_slug
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import State, StepResult
 from opsctl.serving.doctor.looking import kernel_log
+from opsctl.serving.listening import Holding, PortHolder, port_holder
+from opsctl.serving.probing import Answer, not_ready, stranger
 from opsctl.serving.waits import evidence
 from opsctl.stages import STAGES
 from opsctl.stages.base import Invocation
@@ -37,12 +39,15 @@ def measure(b: BorrowedHost, step: Measure) -> Done:
     journal, place = b.recorder.journal, (b.run, b.name, step.phase or 0, step.position)
     alone = step.context.service is None
     names = [cell.id for cell in step.planned]
+    _refuse_stranger(b, step)
     b.say("step.begun", f"{step.step}: {len(names)} cells", stage=step.stage, cells=names)
     journal.step_state(*place, State.RUNNING, unit=step.unit)
     if alone:
         b.holds(step.step, "stage")
     try:
         result = run_step(b, step)
+        if (met := _stranger(b, step)) is not None:
+            result = failed_whole(step, f"it may have measured a stranger: {met.seen}")
     except OpsctlError as error:
         # Where the link or the lease went, it is not known how the step ended: its unit may still run.
         state = State.SKIPPED if isinstance(error, Interrupted) else State.INCONCLUSIVE
@@ -64,6 +69,28 @@ def measure(b: BorrowedHost, step: Measure) -> Done:
         # The step may have failed because its server did: then nothing else under it can be believed.
         prove(b, step.context.service)
     return Done((evidence(f"the stage's results of {step.step}", words), *result.evidence), result.state, reason)
+
+
+def _stranger(b: BorrowedHost, step: Measure) -> Answer | None:
+    """Return what is seen where somebody else holds the port of the step's service; None for a step without one."""
+    service = step.context.service
+    if not isinstance(service, ResolvedService):
+        return None
+    deadline = b.call(f"who listens at {service.url}")
+
+    def look() -> PortHolder:
+        group = b.host.systemd().status(service.unit, deadline=deadline).control_group
+        return port_holder(b.host, service, group, deadline=deadline)
+
+    held = b.persist(f"who listens at {service.url}", look)
+    return stranger(held) if held.holding is Holding.OTHER else None
+
+
+def _refuse_stranger(b: BorrowedHost, step: Measure) -> None:
+    """Raise NotReady before a step would send its requests, and the key, to a stranger."""
+    met = _stranger(b, step)
+    if met is not None and isinstance(step.context.service, ResolvedService):
+        raise not_ready(b.host, step.context.service, met)
 
 
 def run_step(b: BorrowedHost, step: Measure) -> StepResult:

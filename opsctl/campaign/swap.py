@@ -159,11 +159,11 @@ def start(b: BorrowedHost, action: Start) -> Done:
         b.watch.is_wanted()
     try:
         mark = b.persist("the journal", lambda: readiness.journal_mark(b.host, service, deadline=b.call("the journal")))
-        started = b.persist(f"start of {service.unit}", lambda: _start(b, service))
+        started, fresh = b.persist(f"start of {service.unit}", lambda: _start(b, service))
     except OpsctlError as error:
         journal.end_load(load, outcome=f"{type(error).__name__}: {error}")
         raise
-    b.loading = Loading(load, mark, started, began)
+    b.loading = Loading(load, mark, started, began, fresh)
     return seen(f"systemd: state of {service.unit}", describe_unit(started))
 
 
@@ -196,7 +196,9 @@ def await_ready(b: BorrowedHost, action: AwaitReady) -> Done:
         journal.end_load(loading.id, outcome=f"{type(error).__name__}: {error}")
         raise
     seconds = time.monotonic() - loading.began
-    journal.end_load(loading.id, outcome="ready", seconds=seconds, version=ready.version, phases=ready.phases)
+    # Later loads are held against those that were the service's own beyond doubt, from its start on.
+    outcome = "ready" if loading.fresh and ready.load_known else "ready, not counted"
+    journal.end_load(loading.id, outcome=outcome, seconds=seconds, version=ready.version, phases=ready.phases)
     b.heartbeat.check()
     b.holds(service.name, str(service.role))
     return _serves(b, service, ready, f" after {format_duration(seconds)}", seconds=seconds, phases=dict(ready.phases))
@@ -251,9 +253,11 @@ def as_it_ran(b: BorrowedHost) -> tuple[Evidence, ...]:
     return (found,)
 
 
-def _start(b: BorrowedHost, service: ResolvedService) -> UnitStatus:
+def _start(b: BorrowedHost, service: ResolvedService) -> tuple[UnitStatus, bool]:
+    """Start a unit that is not active; return its status, and whether it was started now."""
     status = b.host.systemd().status(service.unit, deadline=b.call("status"))
-    if not status.active:
+    fresh = not status.active
+    if fresh:
         b.say("service.starting", f"starting {service.unit}", service=service.name, role=service.role)
         with b.change("start", service.unit):
             systemd = b.systemd()
@@ -262,7 +266,7 @@ def _start(b: BorrowedHost, service: ResolvedService) -> UnitStatus:
                 systemd.reset_failed(service.unit, deadline=b.call("reset-failed"))
             systemd.start(service.unit, deadline=b.call(f"start of {service.unit}", limits.UNIT_JOB))
         status = b.host.systemd().status(service.unit, deadline=b.call("status"))
-    return status
+    return status, fresh
 
 
 def verify(b: BorrowedHost, action: Verify) -> Done:

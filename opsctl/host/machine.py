@@ -56,6 +56,7 @@ class ConnectedHost:
         self._reading: BusSystemd | CommandSystemd | None = None
         self._fenced: dict[int, BusSystemd | CommandSystemd] = {}
         self.outage = Outage()
+        self.listener = ""
         self._link = reach(deadline)
         self._identity = IdentityQuery(name, self._ask)
         self._boot_id = ""

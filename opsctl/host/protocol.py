@@ -184,6 +184,8 @@ class Host(Protocol):
     entry: HostEntry
     outage: Outage
     """Of the link: ``opsctl/host/outage.py`` rides it out."""
+    listener: str
+    """Who held production's port when the lease was armed, as the guard recorded it; "" where that is not known."""
 
     @property
     def state_dir(self) -> str:

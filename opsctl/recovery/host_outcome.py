@@ -40,6 +40,7 @@ def _ask(inventory: LoadedInventory, name: str) -> tuple[str, bool]:
     production = inventory.only_production(name)
     with connected(inventory, name) as host:
         view = control.show(host, deadline=Deadline(limits.CALL, f"the lease of {name}"))
+        host.listener = view.listener if view is not None and view.live else ""
         state = readiness.observe(host, production, deadline=Deadline(limits.CONNECT, f"a look at {production.unit}"))
     serves = f"production {production.name} serves" if state.serving else f"production does NOT serve: {state.seen}"
     return f"{serves}; {view.describe() if view else 'no guard is installed'}", state.serving

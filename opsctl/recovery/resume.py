@@ -86,6 +86,7 @@ def _left(work: Run, host: Host) -> Resumed:
     view = _await_guard(work, host, production)
     if view is not None and view.live and view.run != work.id:
         raise control.held_error(host.name, view, wanted="go on with the run")
+    host.listener = view.listener if view is not None and view.run == work.id else ""
     held = view is not None and view.state == "held"
     if view is not None and view.run == work.id and not held:
         _note_the_guard(work, host, production, view)

@@ -62,6 +62,7 @@ def roll_back(host: Host, production: ResolvedService, say: Callable[[str], obje
     Raises NotGuardable, HostError, NotReady and DeadlineExceeded when production cannot be verified.
     """
     view = control.show(host, deadline=_call(host, "the lease"))
+    host.listener = view.listener if view is not None and view.live else ""
     seen = readiness.observe(host, production, deadline=Deadline(limits.CONNECT, f"a look at {production.name}"))
     say(f"found: production {production.name} {seen.state}: {seen.seen}")
     if view is not None and view.live:

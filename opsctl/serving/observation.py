@@ -10,7 +10,8 @@ from opsctl.errors import HostError, NotReady
 from opsctl.host.protocol import Host, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence
-from opsctl.serving.probing import Answer, ProbeOutcome, ServerProbe, request_limit
+from opsctl.serving.listening import Holding
+from opsctl.serving.probing import Answer, ProbeOutcome, ServerProbe, request_limit, stranger
 from opsctl.serving.unitstate import active_seconds, describe_unit
 from opsctl.serving.waits import evidence
 
@@ -71,13 +72,17 @@ def _ask_once(host: Host, service: ResolvedService, status: UnitStatus, deadline
             return ServingState(kind, f"{describe_unit(status)}; {listed.seen}", status, None, names, listed.outcome)
         version = probe.version(limit=request_limit(service, deadline, most=10.0))
         answer = probe.completion(limit=request_limit(service, deadline))
+        held = probe.holder()
     finally:
         probe.close()
     proofs = (
         evidence(f"systemd: state of {service.unit}", describe_unit(status)),
         evidence("GET /v1/models", listed.seen),
         evidence("POST /v1/completions", answer.seen),
+        evidence(f"who listens at {service.url}", held.seen),
     )
+    if held.holding is Holding.OTHER:
+        answer = stranger(held)
     if answer.good:
         return ServingState(Serving.SERVING, answer.seen, status, version, names, None, proofs)
     seen = f"{describe_unit(status)}; {answer.seen}"

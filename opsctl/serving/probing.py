@@ -2,6 +2,8 @@
 
 Every question has one of a few answers (``ProbeOutcome``): refused connections during a load are normal, a 401 is
 the key's fault, and a port that something else answers is neither. Only the loss of the link is raised.
+
+Before each question, and so before the key is sent, the port's holder is looked at: a stranger is asked nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 from opsctl.deadline import Deadline
 from opsctl.engines import ENGINES
 from opsctl.engines.base import Routes
-from opsctl.errors import CommandFailed, NotReady
+from opsctl.errors import CommandFailed, DeadlineExceeded, NotReady
 from opsctl.host.protocol import Host
 from opsctl.playbook.resolved import ResolvedService
+from opsctl.serving.listening import Holding, PortHolder, port_holder
+from opsctl.serving.waits import CALL_LIMIT
 
 if TYPE_CHECKING:
     import httpx
@@ -38,6 +42,7 @@ class ProbeOutcome(StrEnum):
     CROWDED = "the server answers, and takes no more requests now"
     OTHER_MODEL = "another model is served"
     FOREIGN = "something else answers"
+    STRANGER = "somebody else holds its port"
     EMPTY = "an answer without tokens"
 
 
@@ -62,6 +67,8 @@ class ServerProbe:
 
     def __init__(self, host: Host, service: ResolvedService, *, deadline: Deadline) -> None:
         self.service = service
+        self._host = host
+        self._group = ""
         self._routes = ENGINES[service.engine].routes
         key = _read_key(host, service, deadline)
         self._client = host.http(
@@ -77,6 +84,14 @@ class ServerProbe:
     def close(self) -> None:
         """Close the connections; a question in flight ends as broken."""
         self._client.close()
+
+    def holder(self) -> PortHolder:
+        """Look who holds the service's port. Raises HostError, DeadlineExceeded."""
+        what = f"who listens at {self.service.url}"
+        if not self._group:  # a unit has the same one at each start, and none while it is down
+            status = self._host.systemd().status(self.service.unit, deadline=Deadline(CALL_LIMIT, what))
+            self._group = status.control_group
+        return port_holder(self._host, self.service, self._group, deadline=Deadline(CALL_LIMIT, what))
 
     def models(self, *, limit: float) -> Answer:
         """Ask ``/v1/models``; good when the served name is in it. ``data`` is the tuple of names."""
@@ -147,6 +162,8 @@ class ServerProbe:
         """Ask once. ``limit`` is seconds for each phase of the request; raises HostError when the link is lost."""
         import httpx  # noqa: PLC0415 - only where a server is asked
 
+        if (withheld := self._withheld()) is not None:
+            return withheld
         try:
             response = self._client.request(method, path, json=body, timeout=limit)
         except httpx.ConnectError as error:
@@ -160,6 +177,23 @@ class ServerProbe:
         except RuntimeError as error:  # httpx says so of a client that was closed meanwhile
             return Answer(ProbeOutcome.BROKEN, f"{method} {path}: {error}")
         return _judge(method, path, response, parse=parse)
+
+    def _withheld(self) -> Answer | None:
+        """Return the answer where nothing may be sent: the port is a stranger's, or nobody's that was somebody's."""
+        try:
+            held = self.holder()
+        except DeadlineExceeded as error:
+            return Answer(ProbeOutcome.TIMEOUT, f"{error}")
+        if held.holding is Holding.OTHER:
+            return stranger(held)
+        if held.holding is Holding.NOBODY and self._host.listener:
+            return Answer(ProbeOutcome.REFUSED, f"nothing listens at {self.service.url}")
+        return None
+
+
+def stranger(held: PortHolder) -> Answer:
+    """Return the answer of a port that somebody else holds."""
+    return Answer(ProbeOutcome.STRANGER, held.seen)
 
 
 def _judge(method: str, path: str, response: httpx.Response, *, parse: bool) -> Answer:
@@ -241,6 +275,8 @@ _HINTS: Mapping[ProbeOutcome, str] = {
     ProbeOutcome.UNTRUSTED: "set ca-file of the service to the host's file with the certificate that signed the"
     " server's; the name in the url must be one that the certificate names",
     ProbeOutcome.FOREIGN: "see who listens with `ss -ltnp` on the host, and compare the service's url",
+    ProbeOutcome.STRANGER: "end that process, or have its owner do it: it is not the service that answers there, which"
+    " cannot come up before; nothing was sent to it",
     ProbeOutcome.OTHER_MODEL: "set model of the service to a name that the server lists (--served-model-name)",
     ProbeOutcome.REFUSED: "the unit runs, nothing listens: it still loads, or the service's url names another port",
     ProbeOutcome.CROWDED: "it has as many requests as it takes: wait until it has room; it is left running",

@@ -12,16 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from opsctl.deadline import Deadline
+from opsctl.engines.phases import LoadPhase
 from opsctl.errors import CommandFailed, NotReady
 from opsctl.host.outage import ride_out
 from opsctl.host.protocol import Host, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence
+from opsctl.serving.listening import Holding, PortHolder
 from opsctl.serving.load.progress import LoadProgress
 from opsctl.serving.load.stalls import StallLimits
 from opsctl.serving.load.waiting import Load
 from opsctl.serving.observation import Serving, ServingState, observe
-from opsctl.serving.probing import ProbeOutcome, ServerProbe, not_ready, request_limit
+from opsctl.serving.probing import ProbeOutcome, ServerProbe, not_ready, request_limit, stranger
 from opsctl.serving.unitstate import active_seconds, active_status, describe_unit
 from opsctl.serving.waits import CALL_LIMIT, evidence, never, pause
 
@@ -38,6 +40,20 @@ class Ready:
     phases: dict[str, float] = field(default_factory=dict)
     invocation_id: str = ""
     n_restarts: int = 0
+    held: PortHolder | None = None
+    """Who held the port after the completions."""
+
+    @property
+    def load_known(self) -> bool:
+        """Whether ``seconds`` are those of a load of this very service, so that later loads may be held against them.
+
+        Its own unit, or who was there when the lease was armed, has the socket; or, where that cannot be judged, the
+        unit's own log showed the weights, and the server named its version.
+        """
+        if self.held is not None and self.held.holding.proven:
+            return True
+        unknown = self.held is not None and self.held.holding is Holding.UNKNOWN
+        return unknown and self.version is not None and LoadPhase.WEIGHTS in self.phases
 
 
 def journal_mark(host: Host, service: ResolvedService, *, deadline: Deadline) -> str | None:
@@ -80,7 +96,9 @@ def await_ready(
     ) as load:
         load.run()
         status = load.status
-    return Ready(load.evidence, load.version, load.seconds, load.phases, status.invocation_id, status.n_restarts)
+    return Ready(
+        load.evidence, load.version, load.seconds, load.phases, status.invocation_id, status.n_restarts, load.held
+    )
 
 
 def verify_serving(
@@ -106,6 +124,10 @@ def verify_serving(
         proofs.append(evidence("GET /v1/models", listed.seen))
         proofs += _completions(host, service, probe, deadline, cancelled)
         version = probe.version(limit=min(10.0, request_limit(service, deadline)))
+        held = ride_out(host, probe.holder, deadline=deadline)
+        if held.holding is Holding.OTHER:
+            raise not_ready(host, service, stranger(held))
+        proofs.append(evidence(f"who listens at {service.url}", held.seen))
     finally:
         probe.close()
     age = ride_out(host, lambda: active_seconds(host, before, deadline=deadline), deadline=deadline)
@@ -120,7 +142,7 @@ def verify_serving(
             hint=f"journalctl -u {service.unit}",
         )
     proofs.append(evidence("systemd: the same process after the completions", describe_unit(after)))
-    return Ready(tuple(proofs), version, time.monotonic() - began, {}, after.invocation_id, after.n_restarts)
+    return Ready(tuple(proofs), version, time.monotonic() - began, {}, after.invocation_id, after.n_restarts, held)
 
 
 def _completions(

@@ -16,7 +16,6 @@ from opsctl.serving.doctor.checks import Check, ok, stop, unknown, warning
 from opsctl.serving.doctor.gpu import judge_gpus, judge_topology, parse_topology
 from opsctl.serving.doctor.looking import model_path
 from opsctl.serving.doctor.place import (
-    Listener,
     ModelFiles,
     Space,
     judge_kernel_log,
@@ -26,12 +25,12 @@ from opsctl.serving.doctor.place import (
     judge_space,
     judge_tools,
     parse_df,
-    parse_ss,
 )
 from opsctl.serving.doctor.unit import FOREVER, UnitFacts, judge_unit
 from opsctl.serving.gpu.nvidia_smi import Gpu, GpuProcess, GpuReading
 from opsctl.serving.launch.line import Surroundings, understand
 from opsctl.serving.launch.processes import Process
+from opsctl.serving.listening import Holding, PortHolder
 from tests.serving.conftest import service_for
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
@@ -315,29 +314,23 @@ def test_a_model_is_judged(model: ModelFiles, available: int | None, verdict: Ve
     assert words in check.reason
 
 
-SS = 'LISTEN 0 2048 0.0.0.0:8000 0.0.0.0:* users:(("vllm",pid=412,fd=31),("vllm",pid=413,fd=31))\n'
-
-
-def test_listeners_are_read() -> None:
-    assert parse_ss(SS) == [Listener(412, "vllm"), Listener(413, "vllm")]
-    assert parse_ss("LISTEN 0 5 127.0.0.1:8000 0.0.0.0:*\n") == [Listener()]
-    assert parse_ss("\n") == []
-
-
 @pytest.mark.parametrize(
-    ("listeners", "active", "verdict"),
+    ("holding", "who", "active", "verdict"),
     [
-        ([Listener(1, "vllm", "vllm-kimi-k25-int4.service")], True, Verdict.OK),
-        ([Listener(1, "nginx", "nginx.service")], True, Verdict.STOP),
-        ([Listener()], True, Verdict.OK),
-        ([Listener()], False, Verdict.STOP),
-        ([], True, Verdict.WARNING),
-        ([], False, Verdict.OK),
-        (None, True, Verdict.UNKNOWN),
+        (Holding.OURS, "unit", True, Verdict.OK),
+        (Holding.AS_ARMED, "nginx.service/0", True, Verdict.OK),
+        (Holding.OTHER, "session-*.scope/1000", True, Verdict.STOP),
+        (Holding.OTHER, "session-*.scope/1000", False, Verdict.STOP),
+        (Holding.UNKNOWN, "nginx.service/0", True, Verdict.UNKNOWN),
+        (Holding.UNKNOWN, "nginx.service/0", False, Verdict.STOP),
+        (Holding.UNKNOWN, "", True, Verdict.UNKNOWN),
+        (Holding.NOBODY, "none", True, Verdict.WARNING),
+        (Holding.NOBODY, "none", False, Verdict.OK),
     ],
 )
-def test_a_port_is_judged(listeners: list[Listener] | None, active: bool, verdict: Verdict) -> None:
-    assert judge_port(service_for(Standin()), 8000, listeners, active=active).verdict is verdict
+def test_a_port_is_judged(holding: Holding, who: str, active: bool, verdict: Verdict) -> None:
+    held = PortHolder(holding, "port 8000 is held", who)
+    assert judge_port(service_for(Standin()), held, active=active).verdict is verdict
 
 
 KERNEL = """\

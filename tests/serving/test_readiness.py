@@ -85,6 +85,7 @@ def test_a_load_is_followed_to_its_tokens(loads: Loads) -> None:
         "systemd: state of vllm-kimi-k25-int4.service",
         "GET /v1/models",
         *["POST /v1/completions"] * 3,
+        "who listens at http://127.0.0.1:8000",
     ]
     assert ready.version == "0.32.0"
     assert ready.n_restarts == 0
@@ -149,7 +150,7 @@ LAST_WORDS = (
 def test_no_line_alone_ends_the_wait_for_a_server_that_comes_up(loads: Loads, line: str) -> None:
     loads.lab_host.write_file("/opt/line", line + "\n")
     ready = loads.load(Standin(service=("ExecStartPre=/bin/cat /opt/line",), load_seconds=1.5))
-    assert len(ready.evidence) == 5
+    assert len(ready.evidence) == 6
 
 
 def test_a_line_and_silence_after_it_end_the_wait_for_a_variant_alone(

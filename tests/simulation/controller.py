@@ -119,6 +119,7 @@ class SimulatedHost:
     def __init__(self, world: World) -> None:
         self.world = world
         self.outage = Outage()
+        self.listener = ""
         self._boot = world.boot
         self._fenced: dict[int, SimulatedBus] = {}
         self._sessions = 0
@@ -141,6 +142,11 @@ class SimulatedHost:
         self, argv: Sequence[str], *, deadline: Deadline, stdin: bytes = b"", env: Mapping[str, str] | None = None,
         check: bool = True, become: bool | None = None,
     ) -> Completed:  # fmt: skip
+        if tuple(argv[:2]) == ("sh", "-s"):
+            self.reach("who listens")
+            held = b"ours\tunit\tseen" if self.world.answering(PRODUCTION) else b"nobody\tnone\tseen"
+            self.reply()
+            return Completed(tuple(argv), 0, held, b"", 0.0)
         guard = next((index for index, word in enumerate(argv) if word.endswith("opsctl-guard")), None)
         if guard is None:  # nvidia-smi: there is none
             self.reach(f"run {argv[0]}")

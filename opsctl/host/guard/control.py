@@ -68,6 +68,7 @@ class Lease:
     boot_id: str
     remaining: float
     tick_age: float = 0.0
+    listener: str = ""
 
     @property
     def silent(self) -> bool:
@@ -227,7 +228,7 @@ def _missing(done: Completed) -> bool:
 
 
 def _lease(view: LeaseView) -> Lease:
-    return Lease(view.token, view.run, view.ttl, view.boot_id, view.remaining, view.tick_age)
+    return Lease(view.token, view.run, view.ttl, view.boot_id, view.remaining, view.tick_age, view.listener)
 
 
 def _judge(host: Host, done: Completed, wanted: str) -> LeaseView:

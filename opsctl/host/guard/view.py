@@ -39,6 +39,7 @@ class LeaseView:
     closed_by: str = ""
     tick_age: float = _NEVER
     version: str = ""
+    listener: str = ""
     log: tuple[str, ...] = ()
 
     @property
@@ -88,7 +89,7 @@ def parse_view(text: str) -> LeaseView:
         key: values.get(key, "")
         for key in (
             "run", "holder", "since", "scope", "unit", "phase", "why", "by", "seen", "result", "closed_at", "closed_by",
-            "version",
+            "version", "listener",
         )
     }  # fmt: skip
     return LeaseView(

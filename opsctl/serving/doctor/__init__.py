@@ -114,8 +114,8 @@ def _unit(host: Host, service: ResolvedService, systemd: Systemd, deadline: Dead
     facts = looking.unit(host, service, systemd, deadline)
     checks = judge_unit(service, facts)
     if facts.status.load_state == "loaded":
-        port, listeners = looking.listeners(host, service, deadline)
-        checks.append(judge_port(service, port, listeners, active=facts.status.active))
+        held = looking.holder(host, service, facts.status.control_group, deadline)
+        checks.append(judge_port(service, held, active=facts.status.active))
         model, available = looking.model(host, engine_argv(facts), deadline)
         if model is not None:
             checks.append(judge_model(model, available=available))

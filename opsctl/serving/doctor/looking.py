@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from opsctl.deadline import Deadline
 from opsctl.engines import ENGINES
@@ -14,14 +13,15 @@ from opsctl.host.protocol import Host, Systemd
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.serving.doctor.checks import Check, ok, stop, warning
 from opsctl.serving.doctor.gpu import parse_topology
-from opsctl.serving.doctor.place import Listener, ModelFiles, Space, parse_df, parse_ss
+from opsctl.serving.doctor.place import ModelFiles, Space, parse_df
 from opsctl.serving.doctor.reloads import DeviceRules, parse_rules
 from opsctl.serving.doctor.unit import UnitFacts
-from opsctl.serving.gpu.nvidia_smi import GpuProcess, GpuReading, device_holders, identify, read_gpus, unit_of
+from opsctl.serving.gpu.nvidia_smi import GpuProcess, GpuReading, device_holders, identify, read_gpus
 from opsctl.serving.launch.line import Launch, NotSeen
 from opsctl.serving.launch.processes import Process, container_processes, engines_among, unit_processes
 from opsctl.serving.launch.recognise import engine_of
 from opsctl.serving.launch.unit_line import launch_of
+from opsctl.serving.listening import PortHolder, port_holder
 from opsctl.serving.observation import observe
 
 LIMIT = 15.0
@@ -119,7 +119,7 @@ exit 0"""
 def tools(host: Host, deadline: Deadline) -> tuple[str, ...]:
     """Return which of the tools that the guard and the stages use are there."""
     script = 'for one in "$@"; do command -v "$one" >/dev/null 2>&1 && echo "$one"; done; exit 0'
-    wanted = ("curl", "flock", "nvidia-smi", "fincore", "ss", "nsys")
+    wanted = ("curl", "flock", "nvidia-smi", "fincore", "nsys")
     return tuple((_text(host, ["sh", "-c", script, "tools", *wanted], deadline) or "").split())
 
 
@@ -214,21 +214,9 @@ exit 0"""
     return first[0] if len(first) == 1 else None
 
 
-def listeners(host: Host, service: ResolvedService, deadline: Deadline) -> tuple[int, list[Listener] | None]:
-    """Return the service's port and who listens on it, with units; None where ss is not there."""
-    parts = urlsplit(service.url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    text = _text(host, ["ss", "-Hltnp", f"sport = :{port}"], deadline)
-    if text is None:
-        return port, None
-    found = parse_ss(text)
-    cgroups = {one.pid: _unit_of_pid(host, one.pid, deadline) for one in found if one.pid}
-    return port, [Listener(one.pid, one.program, cgroups.get(one.pid, "")) for one in found]
-
-
-def _unit_of_pid(host: Host, pid: int, deadline: Deadline) -> str:
-    found = identify(host, [GpuProcess(pid)], deadline=deadline)
-    return unit_of(found[0].cgroup) if found else ""
+def holder(host: Host, service: ResolvedService, group: str, deadline: Deadline) -> PortHolder:
+    """Return who holds the service's port."""
+    return port_holder(host, service, group, deadline=deadline.within(LIMIT, f"who listens at {service.url}"))
 
 
 def model(host: Host, argv: Sequence[str], deadline: Deadline) -> tuple[ModelFiles | None, int | None]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_size
 from opsctl.serving.doctor.checks import Check, ok, stop, unknown, warning
+from opsctl.serving.listening import Holding, PortHolder
 
 RAW_TRACE = 1.3 * 2**30
 """Bytes of one rank's trace before gzip (1.3 GB seen); vLLM writes it to the temporary folder first."""
@@ -98,43 +99,22 @@ def judge_model(model: ModelFiles, *, available: int | None) -> Check:
     return ok(name, reason)
 
 
-@dataclass(frozen=True)
-class Listener:
-    """Who listens on a port. ``pid`` 0: not known."""
-
-    pid: int = 0
-    program: str = ""
-    unit: str = ""
-
-
-_PID = re.compile(r'\("(?P<program>[^"]*)",pid=(?P<pid>\d+)')
-
-
-def parse_ss(text: str) -> list[Listener]:
-    """Parse ``ss -Hltnp``: one listener a process, or one without a name where the user may not see it."""
-    found = []
-    for line in text.splitlines():
-        if line.strip():
-            owners = [Listener(int(match["pid"]), match["program"]) for match in _PID.finditer(line)]
-            found += owners or [Listener()]
-    return found
-
-
-def judge_port(service: ResolvedService, port: int, listeners: Sequence[Listener] | None, *, active: bool) -> Check:
+def judge_port(service: ResolvedService, held: PortHolder, *, active: bool) -> Check:
     """Say whether the service's port is its own."""
-    name = f"port {port} of {service.name}"
-    if listeners is None:
-        return unknown(name, "ss is not on the host")
-    foreign = [listener for listener in listeners if listener.unit and listener.unit != service.unit]
-    if foreign:
-        held = ", ".join(f"pid {one.pid} ({one.program}) of {one.unit}" for one in foreign)
-        return stop(name, f"held by {held}", "two servers cannot have one port: see the service's url")
-    if not listeners:
-        reason = "nothing listens, though the unit is active" if active else "free"
-        return warning(name, reason, "it still loads, or listens elsewhere") if active else ok(name, reason)
+    name = f"port of {service.name}"
+    if held.holding is Holding.OTHER:
+        return stop(name, f"{held.seen}, not by {service.unit}", "two servers cannot have one port: end that process")
+    if held.holding is Holding.NOBODY:
+        reason, hint = f"{held.seen}, though the unit is active", "it still loads, or listens elsewhere"
+        return warning(name, reason, hint) if active else ok(name, f"free: {held.seen}")
+    if held.holding is Holding.UNKNOWN and not held.who:
+        return unknown(name, f"{held.seen}: whoever answers at {service.url} is taken for {service.unit}")
     if not active:
-        return stop(name, "held while the unit is down", "see `ss -ltnp`: what holds it must go first")
-    return ok(name, f"held by {service.unit}" if any(one.unit for one in listeners) else "held, by whom is not shown")
+        return stop(name, f"{held.seen}, while the unit is down", "what holds it must go first")
+    if held.holding is Holding.UNKNOWN:
+        reason = f"{held.seen}, not by {service.unit}: a proxy or a container's, as far as can be told"
+        return unknown(name, reason, "a lease records who it is; from then on only the same, or the unit, is believed")
+    return ok(name, held.seen)
 
 
 XIDS = {

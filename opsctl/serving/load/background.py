@@ -12,7 +12,8 @@ from opsctl.deadline import Deadline
 from opsctl.host.protocol import Host
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.results import Evidence
-from opsctl.serving.probing import Answer, ServerProbe, request_limit
+from opsctl.serving.listening import Holding, PortHolder
+from opsctl.serving.probing import Answer, ServerProbe, request_limit, stranger
 from opsctl.serving.waits import evidence
 
 Reading = TypeVar("Reading")
@@ -75,6 +76,8 @@ class BackgroundProbe:
         """That the model was listed, once it was."""
         self.tokens: tuple[Evidence, ...] = ()
         """The completions in a row that came so far."""
+        self.held: PortHolder | None = None
+        """Who held the port after the last of them."""
 
     def close(self) -> None:
         """End the question in flight and the thread that asks it."""
@@ -126,6 +129,10 @@ class BackgroundProbe:
                 self.tokens = ()
                 return answer
             self.tokens = (*self.tokens, evidence("POST /v1/completions", answer.seen))
+        self.held = probe.holder()
+        if self.held.holding is Holding.OTHER:
+            self.tokens, self.listed = (), None
+            return stranger(self.held)
         return answer
 
 

@@ -11,16 +11,17 @@ from typing import Protocol, Self, TypeVar
 from opsctl.deadline import Deadline
 from opsctl.engines import ENGINES
 from opsctl.engines.phases import LoadPhase
-from opsctl.errors import CommandFailed, DeadlineExceeded, LoadStalled, TransportLost
+from opsctl.errors import CommandFailed, DeadlineExceeded, LoadFailed, LoadStalled, TransportLost
 from opsctl.host.outage import reconnect, ride_out
 from opsctl.host.protocol import Host, JournalBatch, UnitStatus
 from opsctl.playbook.resolved import ResolvedService
 from opsctl.quantities import format_duration, format_size
 from opsctl.results import Evidence
+from opsctl.serving.listening import PortHolder
 from opsctl.serving.load.background import Background, BackgroundProbe, Every
 from opsctl.serving.load.progress import LoadParser, LoadProgress
 from opsctl.serving.load.stalls import StallLimits
-from opsctl.serving.load.unit_failure import death_of, fatal_line
+from opsctl.serving.load.unit_failure import Death, death_of, fatal_line
 from opsctl.serving.load.vitals import STEP, Vitals, read_vitals
 from opsctl.serving.probing import Answer, ProbeOutcome, not_ready
 from opsctl.serving.unitstate import describe_unit
@@ -83,6 +84,7 @@ class Load:
         self._journal_readable = True
         self._wrong_since: float | None = None
         self._last_answer = "not asked yet"
+        self._stranger: Answer | None = None
         self.status = started or self._read_status()
         self._first = self.status
         self._skew = self._read_skew()
@@ -90,6 +92,7 @@ class Load:
         self._reported: LoadProgress | None = None
         self.evidence: tuple[Evidence, ...] = ()
         self.version: str | None = None
+        self.held: PortHolder | None = None
         self.seconds = 0.0
 
     def __enter__(self) -> Self:
@@ -153,7 +156,15 @@ class Load:
         if death is None:
             return
         self._drain_journal()
-        raise death.error(self._host, self._service, self._parser)
+        raise self._died(death)
+
+    def _died(self, death: Death) -> LoadFailed:
+        """Return the error for a unit that died; where somebody else holds its port, that is said first."""
+        error = death.error(self._host, self._service, self._parser)
+        if self._stranger is not None:
+            wanted = not_ready(self._host, self._service, self._stranger)
+            error.seen, error.hint = f"{wanted.message}: {wanted.seen}; {error.seen}", wanted.hint
+        return error
 
     def _read_status(self) -> UnitStatus:
         limit = self._deadline.within(CALL_LIMIT, f"reading {self._service.unit}")
@@ -256,8 +267,13 @@ class Load:
             return None
 
     def _judge_wrong(self, answer: Answer) -> None:
-        """Raise NotReady for an answer that waiting does not mend, once it lasted."""
-        if answer.outcome not in _UNVERIFIABLE:
+        """Raise NotReady for an answer that waiting does not mend, once it lasted.
+
+        A stranger on its port ends the load of a variant alone: production is waited for, until it dies of that.
+        """
+        self._stranger = answer if answer.outcome is ProbeOutcome.STRANGER else None
+        wrong = answer.outcome in _UNVERIFIABLE or (self._stranger is not None and self._service.is_variant)
+        if not wrong:
             self._wrong_since = None
             return
         now = time.monotonic()
@@ -271,13 +287,16 @@ class Load:
         death = death_of(self._first, self.status)
         if death is not None:
             self._drain_journal()
-            raise death.error(self._host, self._service, self._parser)
+            raise self._died(death)
         entered = self.status.properties.get("ActiveEnterTimestamp")
         age = self._now() - entered / 1e6 if isinstance(entered, int) else time.monotonic() - self._began
         if age < self._service.readiness.settle:
             return False
         unit = evidence(f"systemd: state of {self._service.unit}", describe_unit(self.status))
-        self.evidence = (unit, *([self._prober.listed] if self._prober.listed else []), *self._prober.tokens)
+        self.held = self._prober.held
+        holder = [evidence(f"who listens at {self._service.url}", self.held.seen)] if self.held else []
+        listed = [self._prober.listed] if self._prober.listed else []
+        self.evidence = (unit, *listed, *self._prober.tokens, *holder)
         return True
 
     # --- the clock
@@ -293,7 +312,7 @@ class Load:
     def _patience(self) -> float:
         """Seconds between two connection attempts. sshd logs each refused one: few while the server's log suffices."""
         if self._eager:
-            return 0.05
+            return 0.1
         return 2.0 if self._logs_known else 0.4
 
     @property
@@ -303,6 +322,8 @@ class Load:
 
     def _check_stall(self) -> None:
         state = self._parser.state
+        if self._stranger is not None:
+            return  # it waits for its port
         if not (self._logs_known or self._stalls.explicit):
             return
         limit = self._stalls.seconds[state.phase]
@@ -324,6 +345,8 @@ class Load:
     def _report(self) -> None:
         self._parser.tick(self._now())
         state = self._parser.state
+        if self._stranger is not None:
+            state = replace(state, last_mark=f"{self._stranger.outcome.value}: {self._stranger.seen}")
         moved = self._reported is None or state.last_mark != self._reported.last_mark
         if moved or self._report_due.due(1.0):
             self._reported = state
