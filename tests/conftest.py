@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import hypothesis
@@ -48,6 +49,12 @@ CORE = (
     "tests/test_docs.py::test_the_walk_through_a_crash",
 )
 """Tests on lab hosts that ``script/test`` runs within its eight minutes; ``script/test-lab`` runs the others."""
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C though a shell started the suite in its background, ignored: what tests start inherits that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
