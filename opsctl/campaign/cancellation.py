@@ -17,6 +17,8 @@ from opsctl.errors import ExitCode, Interrupted
 Result = TypeVar("Result")
 
 _LOOK_EVERY = 0.1
+_WORDS = 1.0
+"""Seconds that a terminal has to take what a signal's handler says."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -109,6 +111,12 @@ def listening_for_signals(
 
 
 def _write(text: str) -> None:
-    """Write to standard error from a signal handler; a terminal that is gone must not end a restore."""
-    with suppress(OSError, ValueError):
-        os.write(sys.stderr.fileno(), text.encode())
+    """Write to standard error from a signal handler; a terminal that is gone or stopped must not end a restore."""
+
+    def write() -> None:
+        with suppress(OSError, ValueError):
+            os.write(sys.stderr.fileno(), text.encode())
+
+    writer = threading.Thread(target=write, name="words of a signal", daemon=True)
+    writer.start()
+    writer.join(_WORDS)

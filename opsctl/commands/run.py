@@ -60,16 +60,17 @@ def open_sinks(journal: Any, run_id: str, *, as_json: bool, plain: bool) -> list
     from opsctl.commands.terminal import Terminal
     from opsctl.runs.events import JsonLines
     from opsctl.runs.live_file import LiveFile
+    from opsctl.runs.queued_sink import QueuedSink
     from opsctl.runs.reading import load_run
     from opsctl.terminal.live_view import LiveView, PlainLines
 
     elsewhere = LiveFile(journal.run_folder(run_id))
     if as_json:
-        return [JsonLines(), elsewhere]
+        return [QueuedSink(JsonLines()), elsewhere]
     console = Terminal()
     if plain or not console.is_terminal:
-        return [PlainLines(console), elsewhere]
-    return [LiveView(console, lambda: load_run(journal, run_id, events=False)), elsewhere]
+        return [QueuedSink(PlainLines(console)), elsewhere]
+    return [QueuedSink(LiveView(console, lambda: load_run(journal, run_id, events=False))), elsewhere]
 
 
 def conclude(journal: Any, run_id: str, sinks: list[Any], *, as_json: bool) -> None:

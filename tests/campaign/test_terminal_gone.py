@@ -72,6 +72,11 @@ class OnTerminal:
                 break
         return said
 
+    def ended(self) -> bool:
+        """Whether opsctl has ended well."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return bool(pid) and os.waitstatus_to_exitcode(status) == 0
+
     def code(self, seconds: float = 90) -> int:
         """Wait for the end; return the exit status."""
         end = time.monotonic() + seconds
@@ -119,6 +124,16 @@ def test_standard_output_that_takes_nothing(desk: Desk, serving_host: LabHost, k
     assert done.returncode == 0
     assert desk.status()["outcome"] == "verified"
     assert answers(serving_host, Standin())
+
+
+def test_a_terminal_that_takes_nothing_holds_up_no_run(desk: Desk, serving_host: LabHost) -> None:
+    """Ctrl-S, or a window that is suspended: it is full after 4 KiB, and whoever writes then waits."""
+    run = OnTerminal(desk, prepared(desk, SHORT))
+    await_(lambda: measuring(desk), "the step")
+    await_(lambda: desk.status()["outcome"] != "running", "the end of the run, with nothing read")
+    assert answers(serving_host, Standin())
+    await_(lambda: run.read_for(0.5) is not None and run.ended(), "the end of opsctl, once its words are read")
+    assert desk.status()["outcome"] == "verified"
 
 
 def test_nohup_lets_a_run_go_on_without_its_terminal(desk: Desk, serving_host: LabHost, tmp_path: Path) -> None:
