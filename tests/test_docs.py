@@ -125,13 +125,13 @@ def test_what_the_readme_types_exists() -> None:
 def test_the_table_of_engines_is_theirs() -> None:
     page = (ROOT / "docs" / "serving.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
-    shown = {row[1].strip("`"): row for row in rows if len(row) == 5}
+    shown = {row[1].strip("`"): row for row in rows if len(row) == 5 and row[1].startswith("`")}
     for engine in ENGINES.values():
         if engine.name == "standin":
             continue
         title, _, version, running, profiler = shown[engine.name]
         assert title == engine.title
-        assert version == f"`{engine.routes.version[0][0]}`"
+        assert version == (f"`{engine.routes.version[0][0]}`" if engine.routes.version else "not asked")
         assert running == (f"`{engine.routes.running[0]}`" if engine.routes.running else "not asked")
         assert (profiler == "none") == (engine.profile_routes("/", "torch") is None)
 

@@ -37,7 +37,7 @@ def refused(lab_host: LabHost, error: type[Exception], **changes: Any) -> Any:
     before = threading.active_count()
     with pytest.raises(error) as caught:
         connect(lab_host.name, entry_of(lab_host, **changes), deadline=limit())
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # a thread of an earlier test may end meanwhile
     return caught.value
 
 

@@ -81,7 +81,7 @@ def test_a_file_that_is_still_written_is_waited_for(tmp_path: Path, traces: Path
         ("profile-404", "was not started with its profiler on"),
         ("profile-missing-rank", "1 of 2 rank files appeared"),
         ("profile-cut-file", "rank0"),
-        ("profile-no-work", "tell nothing"),
+        ("profile-no-work", "hold nothing to analyse"),
         ("profile-hang", "/stop_profile was not answered within 3 s"),
     ],
 )

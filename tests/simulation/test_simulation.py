@@ -31,7 +31,7 @@ def test_forty_schedules_hold() -> None:
 
 @pytest.mark.timeout(240)
 def test_a_dead_fence_is_found_and_shrunk_the_same_way_every_time() -> None:
-    dead = ("--schedules", "1", "--seed", "194", "--break", "fence")
+    dead = ("--schedules", "1", "--seed", "12", "--break", "fence")
     first, second = simulate(*dead)["violations"], simulate(*dead)["violations"]
     assert [one["violation"].partition(":")[0] for one in first] == ["a fenced session of token 1 changes the host"]
     assert first == second
