@@ -78,7 +78,7 @@ def index(records: Sequence[RunRecord], series: Sequence[Series]) -> Document:
         f"{len(latest)} watched figure{'s' if len(latest) != 1 else ''} changed level: "
         + "; ".join(f"{item.key.name} of {item.service} {described(change, item.points)}" for item, change in latest)
         if latest
-        else "No watched figure changed its level."
+        else _unchanged([found for item, found in judged if id(item) in alarming])
     )
     return Document(
         title="Model servers, measured",
@@ -90,6 +90,16 @@ def index(records: Sequence[RunRecord], series: Sequence[Series]) -> Document:
         sections=(_runs(records), *_trends(judged)),
         footer="Written by opsctl site.",
     )
+
+
+def _unchanged(found: Sequence[Changes]) -> str:
+    """Return the headline where no figure changed; where too few nights were seen, nothing is known of them."""
+    judged = sum(one.judged > 0 for one in found)
+    if judged == len(found) and found:
+        return "No watched figure changed its level."
+    if judged:
+        return f"{judged} of {len(found)} watched figures can be judged, and did not change their level."
+    return "No watched figure can be judged yet: too few nights."
 
 
 def _tiles(records: Sequence[RunRecord]) -> Iterator[Tile]:

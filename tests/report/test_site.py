@@ -71,6 +71,23 @@ def test_the_index_says_what_changed_and_when(records: list[RunRecord], series: 
     assert any(text.startswith("+") for text in texts)
 
 
+@pytest.mark.parametrize(
+    ("nights", "headline"),
+    [
+        (3, "No watched figure can be judged yet: too few nights."),
+        (40, "No watched figure changed its level."),
+    ],
+)
+def test_figures_that_nobody_could_judge_did_not_stay_the_same(nights: int, headline: str, tmp_path: Path) -> None:
+    source = random.Random(5)  # noqa: S311
+    with History(tmp_path / "history.sqlite") as history:
+        for index in range(nights):
+            level = 12.1 * (1 + source.gauss(0, 0.01))
+            history.add([night(index, level, output=1390 * 12.1 / level, fingerprint=FINGERPRINT)])
+        assert site.index([], history.all_series()).headline == headline
+    assert site.index([], []).headline == "No watched figure can be judged yet: too few nights."
+
+
 def test_an_empty_history_makes_a_site_too(tmp_path: Path) -> None:
     assert site.write(tmp_path, site.pages([], [])) == 2
     assert "No run yet." in (tmp_path / "index.html").read_text()
