@@ -48,9 +48,11 @@ def start_trigger(b: BorrowedHost, action: StartTrigger) -> Done:
     systemd starts no socket whose service runs: then it stays down, which is said, and production is left alone.
     """
     unit = action.unit
+    refusal = None
     try:
         status = _start(b, unit)
-    except JobFailed:
+    except JobFailed as error:
+        refusal = error
         status = status_of(b, unit)
     if status.active:
         b.say("service.ready", f"{unit}, which starts production, is active again", unit=unit)
@@ -63,7 +65,7 @@ def start_trigger(b: BorrowedHost, action: StartTrigger) -> Done:
         )
         b.say("restore.attempt", words, unit=unit)
         return Done((evidence(f"systemd: state of {unit}", describe_unit(status)),), State.INCONCLUSIVE, words)
-    raise _did_not_come_back(b, status, "starts production")
+    raise _did_not_come_back(b, status, "starts production") from refusal
 
 
 def start_dependent(b: BorrowedHost, action: StartDependent) -> Done:

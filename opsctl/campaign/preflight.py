@@ -92,10 +92,10 @@ def look(
     free = not ours and not (lease is not None and lease.live)
     checks = _checks(host, services, loads, kill_foreign=kill_foreign) if free else ()
     left = left_behind(journal, host.name)
-    held = tuple(_held(host, lease, left))
-    # Of a host that somebody holds nothing else is judged: production may be down for their sake.
-    refusals = held or (
-        *_absent(host, production, found),
+    # If the host is held, no other check runs: the holder may have stopped production. Of a unit that does not exist
+    # nothing else is true either: the checks would take production's own processes for foreign ones.
+    alone = tuple(_held(host, lease, left)) or tuple(_absent(host, production, found))
+    refusals = alone or (
         *_unstoppable(host, status, hanging),
         *_down(host, production, found, if_down, left),
         *_unfit(host, checks),
@@ -142,14 +142,14 @@ def _unstoppable(host: Host, status: UnitStatus, hanging: Hanging) -> Iterator[O
     """Refuse a production that cannot be stopped, or that is started again by what no campaign may stop."""
     if not stoppable(status):
         yield PreflightStop(
-            f"{status.name} is stopped for nobody (RefuseManualStop=yes)",
+            f"{status.name} cannot be stopped by hand (RefuseManualStop=yes)",
             where=f"{status.name} on {host.name}",
             hint="a campaign has to stop production: set RefuseManualStop=no, then systemctl daemon-reload",
         )
     for unit in hanging.unstoppable:
         yield PreflightStop(
             f"{unit} would start {status.name} again in mid-campaign, and no campaign may stop it",
-            seen="it is shared with other units, or is stopped for nobody (RefuseManualStop=)",
+            seen="it is shared with other units, or cannot be stopped by hand (RefuseManualStop=)",
             where=f"{unit} on {host.name}",
             hint=f"take {status.name} out of its Upholds=, or have a service of its own uphold it",
         )
@@ -211,6 +211,8 @@ class NotReadyAsFound(PreflightStop):
         hint = (
             go_on or "mend it first; or --if-down restore (bring it up at the end) or --if-down leave (leave it down)"
         )
+        if not go_on and found.status is not None and found.status.active:
+            hint = f"wait until it serves; if it does already, `url` of {production.name} is wrong in the inventory"
         problem = ""
         if found.problem is not None:
             error = not_ready(host, production, Answer(found.problem, found.seen))

@@ -65,10 +65,13 @@ class ProductionWatch:
         """What showed that production was started by somebody else; "" as long as nothing does."""
         self._stopped: UnitStatus | None = None
         self._looked = 0.0
+        self._came_up = False
+        """Whether a wait was ended since production came up."""
 
     def is_down(self, status: UnitStatus) -> None:
         """Take how production is while it is stopped: from here on nobody but the campaign starts it."""
         self._stopped = status
+        self._came_up = False
 
     def is_wanted(self) -> None:
         """Expect production to run: the campaign starts it itself."""
@@ -83,8 +86,14 @@ class ProductionWatch:
             b.persist("a look at production", lambda: self._look(b, since))
 
     def check_after(self, b: Watched, error: Exception) -> None:
-        """Raise ProductionAppeared where that explains an error; what cannot be read explains nothing."""
+        """Raise ProductionAppeared where that explains an error; what cannot be read explains nothing.
+
+        Raises LeaseLost where the guard started production; TransportLost where a wait ended since production came up.
+        """
         if self._stopped is None or b.restoring or b.cancellation.requested:
+            return
+        if self._came_up:
+            b.persist("a look at production", lambda: self._look(b, None, error))
             return
         with suppress(TransportLost, BusError, DeadlineExceeded):
             self._look(b, None, error)
@@ -94,8 +103,8 @@ class ProductionWatch:
         if self._stopped is None or b.restoring or not self._due():
             return False
         with suppress(TransportLost, BusError, DeadlineExceeded):
-            return came_up(self._stopped, _status(b)) is not None
-        return False
+            self._came_up = came_up(self._stopped, _status(b)) is not None
+        return self._came_up
 
     def check_now_and_then(self, b: Watched) -> None:
         """Check, once a second at most. Raises as ``check`` does."""

@@ -46,8 +46,6 @@ def measure(b: BorrowedHost, step: Measure) -> Done:
         b.holds(step.step, "stage")
     try:
         result = run_step(b, step)
-        if (met := _stranger(b, step)) is not None:
-            result = failed_whole(step, f"it may have measured a stranger: {met.seen}")
     except OpsctlError as error:
         # Where the link or the lease went, it is not known how the step ended: its unit may still run.
         state = State.SKIPPED if isinstance(error, Interrupted) else State.INCONCLUSIVE
@@ -57,6 +55,14 @@ def measure(b: BorrowedHost, step: Measure) -> Done:
         if alone:
             b.holds(None, "nobody")
     journal.step_state(*place, State.VERIFYING, result=result)
+    try:
+        if (met := _stranger(b, step)) is not None:
+            result = failed_whole(step, f"it may have measured a stranger: {met.seen}")
+    except OpsctlError as error:
+        # What was measured is kept; whose server it was is not known.
+        unknown = result.model_copy(update={"state": State.INCONCLUSIVE, "reason": str(error)})
+        journal.step_state(*place, State.INCONCLUSIVE, result=unknown)
+        raise
     if result.environment:
         journal.update_host(b.run, b.name, environment=result.environment)
     journal.step_state(*place, result.state, result=result)

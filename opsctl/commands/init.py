@@ -61,6 +61,8 @@ def init(
         raise UnfitError(
             f"{out} is there already", wanted="a new file", hint="--out OTHER.yml, or --force to write over it"
         )
+    if not out.parent.is_dir():
+        raise UnfitError(f"{out} cannot be written", seen=f"there is no folder {out.parent}", hint="make it first")
     from opsctl.deadline import Deadline
     from opsctl.host import connect
     from opsctl.playbook.inventory import load_inventory
@@ -114,11 +116,16 @@ def _entry(
         address=address,
         user=user,
         port=port,
-        identity_file=identity_file,
-        known_hosts=known_hosts,
+        identity_file=_from_anywhere(identity_file),
+        known_hosts=_from_anywhere(known_hosts),
         scope=scope.value,
         become=become,
     )
+
+
+def _from_anywhere(path: str | None) -> str | None:
+    """Return a path that holds in whatever folder the inventory is used; `~` stays as it was typed."""
+    return str(Path(path).absolute()) if path and not path.startswith("~") else path
 
 
 def _document(out: Path, host: str, found: HostFound) -> dict[str, Any]:

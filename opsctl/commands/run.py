@@ -81,15 +81,18 @@ def conclude(journal: Any, run_id: str, sinks: list[Any], *, as_json: bool) -> N
     from opsctl.errors import OpsctlError, as_defect
     from opsctl.terminal.summary import last_word
 
-    try:
+    def conclude_and_say() -> None:
         aftermath = conclude_run(journal, run_id)
-        for sink in sinks:
-            sink.close()
         if not as_json:
             words = last_word(journal, run_id, aftermath)
             Terminal().print(words, markup=False, highlight=False, soft_wrap=True)
-    except OSError:
-        # Whoever read us has gone; the exit code is true all the same.
-        return
-    except Exception as error:  # noqa: BLE001 - how the run ended stands, even when the summary fails
-        say_error(error if isinstance(error, OpsctlError) else as_defect(error), as_json=False)
+
+    # Each on its own: a view that fails must not keep back whether production is verified.
+    for end in (*(sink.close for sink in sinks), conclude_and_say):
+        try:
+            end()
+        except OSError:
+            # Whoever read us has gone; the exit code is true all the same.
+            continue
+        except Exception as error:  # noqa: BLE001 - how the run ended stands, even when the summary fails
+            say_error(error if isinstance(error, OpsctlError) else as_defect(error), as_json=False)

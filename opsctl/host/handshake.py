@@ -231,7 +231,7 @@ def _agent(route: Route, deadline: Deadline) -> paramiko.Agent:
             "the ssh agent does not answer",
             seen=f"no answer within {_AGENT_LIMIT:g} s",
             where=path,
-            hint="restart the agent, or set identity_file in the inventory",
+            hint="restart the agent, or set identity-file in the inventory (init: --identity-file)",
         ) from error
     except (OSError, paramiko.SSHException):
         return none
@@ -284,7 +284,7 @@ def _connecting(route: Route, deadline: Deadline) -> Iterator[None]:
                 f"there is no key to offer to {route.hostname}",
                 seen=f"keys tried: {_keys_tried(route)}",
                 where=route.where,
-                hint="set identity_file in the inventory, or ssh-add a key",
+                hint="set identity-file in the inventory (init: --identity-file), or ssh-add a key",
             ) from error
         dropped = "banner" in str(error) or isinstance(error, (ConnectionResetError, EOFError))
         raise (_Dropped if dropped else HostUnreachable)(
@@ -327,5 +327,5 @@ def _check_keys(route: Route) -> None:
             raise UnfitError(
                 f"the private key {file} cannot be read",
                 where=route.where,
-                hint="look at identity_file in the inventory",
+                hint="look at identity-file in the inventory (init: --identity-file)",
             )

@@ -16,6 +16,7 @@ import json
 import os
 import socket
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,26 @@ def state_home() -> Path:
 def controller_name() -> str:
     """Return who runs this: user@host, the name shown to whoever finds the host held."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+_LOOKERS = 0.05
+"""Seconds after which whoever looked whether a controller lives has let go."""
+
+
+def _locked(handle: int, kind: int, folder: Path) -> bool:
+    """Lock a run's folder; return False where a controller holds it. Raises JournalError where it cannot be locked."""
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise JournalError(
+            f"the file system of {folder} cannot lock a folder",
+            seen=str(error.strerror),
+            where=str(folder),
+            hint="have opsctl's state on a local disk: set XDG_STATE_HOME (NFS locks no folders)",
+        ) from error
+    return True
 
 
 class Journal(Database):
@@ -92,19 +113,23 @@ class Journal(Database):
         path = self.run_folder(run)
         path.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        held = False
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(handle)
-            raise JournalError(
-                f"run {run} has a living controller",
-                where=str(path),
-                hint=f"opsctl status {run} --watch",
-            ) from error
+            held = _locked(handle, fcntl.LOCK_EX, path)
+            if not held:
+                # Somebody may be looking whether a controller lives, which takes no time.
+                time.sleep(_LOOKERS)
+                held = _locked(handle, fcntl.LOCK_EX, path)
+        finally:
+            if not held:
+                os.close(handle)
+        if not held:
+            words = f"run {run} has a living controller"
+            raise JournalError(words, where=str(path), hint=f"opsctl status {run} --watch")
         self._locks[run] = handle
 
     def controller_lives(self, run: str) -> bool:
-        """Whether some process holds the run's lock."""
+        """Whether some process holds the run's lock. Raises JournalError where its file system cannot lock."""
         if run in self._locks:
             return True
         try:
@@ -112,12 +137,9 @@ class Journal(Database):
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
+            return not _locked(handle, fcntl.LOCK_SH, self.run_folder(run))
         finally:
             os.close(handle)
-        return False
 
     def end_run(self, run: str, *, outcome: str, exit_code: int, reason: str) -> None:
         """Record how a run ended."""

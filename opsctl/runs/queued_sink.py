@@ -30,11 +30,14 @@ class QueuedSink:
         self._passed_at = time.monotonic()
         self._gone: OSError | None = None
         self._defect: Exception | None = None
+        self._abandoned = False
 
     def show(self, event: Event) -> None:
         """Take one event. Raises OSError once the reader is known to have gone."""
         if self._gone is not None:
             raise self._gone
+        if self._defect is not None:
+            return
         if event.ephemeral and self._events.qsize() >= _BACKLOG:
             return
         if not self._started:
@@ -43,7 +46,7 @@ class QueuedSink:
         self._events.put(event)
 
     def close(self) -> None:
-        """Wait until all is passed on, or until the reader takes nothing for too long, and end the showing.
+        """Wait until all is passed on and the sink is closed, or until the reader takes nothing for too long.
 
         Raises what the sink raised, other than OSError.
         """
@@ -52,19 +55,27 @@ class QueuedSink:
             self._passed_at = time.monotonic()
             while self._thread.is_alive() and time.monotonic() - self._passed_at < self._patience:
                 self._thread.join(0.1)
+            self._abandoned = True
         if self._defect is not None:
             raise self._defect
-        if not self._thread.is_alive():
-            self._sink.close()
 
     def _pass_on(self) -> None:
-        while (event := self._events.get()) is not None:
-            try:
-                self._sink.show(event)
-            except OSError as error:
-                self._gone = error
-                return
-            except Exception as error:  # noqa: BLE001 - raised when the sink is closed: no view ends a campaign
-                self._defect = error
-                return
-            self._passed_at = time.monotonic()
+        try:
+            while (event := self._events.get()) is not None and not self._abandoned:
+                if self._defect is None:
+                    self._show(event)
+                self._passed_at = time.monotonic()
+            if not self._abandoned:
+                self._sink.close()
+        except OSError as error:
+            self._gone = error
+        except Exception as error:  # noqa: BLE001 - raised when the sink is closed: no view ends a campaign
+            self._defect = self._defect or error
+
+    def _show(self, event: Event) -> None:
+        try:
+            self._sink.show(event)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - see above
+            self._defect = error

@@ -12,6 +12,7 @@ from functools import cache
 from importlib import resources
 
 from opsctl.deadline import Deadline
+from opsctl.errors import Defect
 from opsctl.host.protocol import Host
 from opsctl.playbook.resolved import ResolvedService
 
@@ -54,15 +55,17 @@ def port_holder(host: Host, service: ResolvedService, group: str, *, deadline: D
     ``host.listener`` is who did when the lease was armed. Raises HostError, DeadlineExceeded.
     """
     argv = ("sh", "-s", "--", service.url, group, host.listener)
-    return read_holder(host.run(argv, stdin=script(), deadline=deadline, check=False).text)
+    done = host.run(argv, stdin=script(), deadline=deadline, check=False)
+    return read_holder(done.text, done.stderr.decode(errors="replace"))
 
 
-def read_holder(text: str) -> PortHolder:
-    """Return what the script printed; anything else is unknown."""
+def read_holder(text: str, error: str = "") -> PortHolder:
+    """Return what the script printed; anything else is unknown, with the script's error."""
     holding, _, rest = text.rstrip("\n").rpartition("\n")[2].partition("\t")
     who, _, seen = rest.partition("\t")
     if holding not in set(Holding):
-        return PortHolder(Holding.UNKNOWN, "who listens could not be looked at")
+        why = f": {error.strip()[-200:]}" if error.strip() else ""
+        return PortHolder(Holding.UNKNOWN, f"who listens could not be looked at{why}")
     return PortHolder(Holding(holding), seen, who)
 
 
@@ -71,4 +74,6 @@ def script() -> bytes:
     """Return the guard's section as a program of its own: it takes URL, GROUP and RECORD."""
     text = resources.files("opsctl.host.guard").joinpath("opsctl-guard").read_text(encoding="utf-8")
     section = text.partition(f" {_SECTION}\n")[2].partition("\n# -----")[0]
+    if not section:
+        raise Defect(f"the guard has no section {_SECTION!r}: nothing would be known of who holds a port")
     return f"{_BEFORE}{section}\n{_AFTER}".encode()

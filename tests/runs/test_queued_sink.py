@@ -85,10 +85,29 @@ def test_a_defect_of_a_view_is_raised_at_its_end_not_in_the_campaign() -> None:
             raise KeyError(event.event)
 
         def close(self) -> None:
-            raise AssertionError("not reached")
+            """Nothing to end."""
 
     sink = QueuedSink(Broken())
     for event in events(3):
         sink.show(event)
     with pytest.raises(KeyError):
         sink.close()
+
+
+def test_a_sink_is_closed_after_its_last_event_though_it_failed() -> None:
+    seen: list[str] = []
+
+    class Once:
+        def show(self, event: Event) -> None:
+            seen.append(event.message[:1])
+            raise KeyError(event.event)
+
+        def close(self) -> None:
+            seen.append("closed")
+
+    sink = QueuedSink(Once())
+    for event in events(3000):
+        sink.show(event)
+    with pytest.raises(KeyError):
+        sink.close()
+    assert seen == ["0", "closed"]

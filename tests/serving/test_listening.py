@@ -116,7 +116,16 @@ CASES = {
     ),
     "a container's, never seen": (CONTAINER, "", Holding.UNKNOWN, "docker-*.scope/10"),
     "a container's, as when armed": (CONTAINER, "docker-*.scope/10", Holding.AS_ARMED, "docker-*.scope/10"),
-    "one that cannot be seen": (UNSEEN, "", Holding.UNKNOWN, f"/{NOBODY}"),
+    "one that cannot be seen": (UNSEEN, "", Holding.OTHER, f"/{NOBODY}"),
+    "root's, that cannot be seen": (Host((Socket(V4, 0, 0),)), "", Holding.UNKNOWN, "/0"),
+    "a user's job that cron runs": (
+        Host((Socket(V4, 66, NOBODY),), {41: UNIT, 66: "/system.slice/cron.service"}),
+        "", Holding.OTHER, f"cron.service/{NOBODY}",
+    ),
+    "a user's scope with a container's name": (
+        Host((Socket(V4, 66, NOBODY),), {41: UNIT, 66: f"/user.slice/u/docker-{'ab12' * 16}.scope"}),
+        "", Holding.OTHER, f"docker-*.scope/{NOBODY}",
+    ),
     "one that cannot be seen, as when armed": (UNSEEN, f"/{NOBODY}", Holding.AS_ARMED, f"/{NOBODY}"),
     "one that cannot be seen, where it was the unit's": (UNSEEN, "unit", Holding.OTHER, f"/{NOBODY}"),
 }  # fmt: skip
@@ -135,6 +144,9 @@ def test_the_holder_of_a_port_is_judged(tmp_path: Path, case: str, shell: str) -
     [
         ("http://localhost:8000/v1", Host((Socket(V4, 41), Socket(V6, 66, NOBODY)), DECOY), Holding.OTHER),
         ("http://localhost:8000", OURS, Holding.OURS),
+        ("http://0.0.0.0:8000", STRANGER, Holding.OTHER),
+        ("http://0:8000", OURS, Holding.OURS),
+        ("http://[::]:8000", Host((Socket(V6, 66, NOBODY),), DECOY), Holding.OTHER),
         ("http://[::1]:8000", Host((Socket(V4, 66), Socket(V6, 41)), DECOY), Holding.OURS),
         ("http://10.0.0.10:8000", Host((Socket(LAN, 41),)), Holding.OURS),
         ("http://10.0.0.10:8000", OURS, Holding.NOBODY),
